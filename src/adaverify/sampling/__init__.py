@@ -1,0 +1,29 @@
+"""From logits to tokens: parameters, processed distributions, randomness and verification."""
+
+from adaverify.sampling.logprobs import position_logprobs
+from adaverify.sampling.params import SamplingParams
+from adaverify.sampling.processors import SamplingTensors, draw_drafts, filtered_probabilities, sample_from
+from adaverify.sampling.request import SampleRequest, SampleResult
+from adaverify.sampling.rng import Purpose, derive_seed, uniforms
+from adaverify.sampling.sampler import sample
+from adaverify.sampling.token_rules import validate_token_ids
+from adaverify.sampling.verification import Verification, verify_greedy, verify_standard
+
+__all__ = [
+    "Purpose",
+    "SampleRequest",
+    "SampleResult",
+    "SamplingParams",
+    "SamplingTensors",
+    "Verification",
+    "derive_seed",
+    "draw_drafts",
+    "filtered_probabilities",
+    "position_logprobs",
+    "sample",
+    "sample_from",
+    "uniforms",
+    "validate_token_ids",
+    "verify_greedy",
+    "verify_standard",
+]

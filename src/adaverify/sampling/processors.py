@@ -1,0 +1,227 @@
+"""From logits to the law that is sampled from: temperature, min-p, top-k, top-p; and drawing from it.
+
+Target and drafter share these functions, so that q is exactly the law the drafts were drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adaverify.sampling.params import SamplingParams
+
+# Nuclei of language models rarely exceed the first window; rows that do are taken to the next one.
+_FIRST_WINDOW = 256
+_WINDOW_GROWTH = 16
+_BLOCK = 256
+# Colder than this, logits would overflow when divided.
+_MIN_TEMPERATURE = 1e-6
+
+
+@dataclass(frozen=True)
+class SamplingTensors:
+    """Sampling parameters of a step's requests, one entry per request.
+
+    The rows of greedy requests are neutral (temperature 1, no filters): their token is an argmax, and the drafter's
+    distribution is read at temperature 1.
+
+    Attributes
+    ----------
+    temperature : Tensor [R] float32
+    top_k : Tensor [R] int64
+        0 keeps all.
+    top_p : Tensor [R] float64
+    min_p : Tensor [R] float64
+    seeds : Tensor [R] int64
+    greedy : Tensor [R] bool
+    """
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seeds: Tensor
+    greedy: Tensor
+
+    @classmethod
+    def from_params(
+        cls, params: Sequence[SamplingParams], seeds: Sequence[int], device: torch.device | str
+    ) -> SamplingTensors:
+        """Gather the parameters of ``R`` requests on ``device``."""
+        greedy = [p.is_greedy for p in params]
+
+        def column(name: str, neutral: float, dtype: torch.dtype) -> Tensor:
+            values = [neutral if p.is_greedy else getattr(p, name) for p in params]
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        return cls(
+            temperature=column("temperature", 1.0, torch.float32),
+            top_k=column("top_k", 0, torch.int64).clamp_(min=0),
+            top_p=column("top_p", 1.0, torch.float64),
+            min_p=column("min_p", 0.0, torch.float64),
+            seeds=torch.tensor(seeds, dtype=torch.int64, device=device),
+            greedy=torch.tensor(greedy, dtype=torch.bool, device=device),
+        )
+
+
+def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Distribution after temperature, min-p, top-k and top-p, renormalised.
+
+    Each filter keeps the most likely tokens down to a threshold, and *everything tied with the threshold is kept*:
+    top-k may keep more than k tokens and top-p more than the smallest nucleus, but the result depends neither on the
+    order of a sort nor on the rest of the batch. Top-p measures mass relative to what min-p and top-k left.
+
+    Parameters
+    ----------
+    logits : Tensor [N, V] float32
+        N at least 1; not changed.
+    temperature : Tensor [N] float
+        More than 0.
+    top_k : Tensor [N] int64
+        0 or less keeps all.
+    top_p, min_p : Tensor [N] float
+        In (0, 1] and [0, 1].
+
+    Returns
+    -------
+    Tensor [N, V] float32
+        Rows sum to 1; rows of non-finite logits contain NaN.
+    """
+    vocab = logits.shape[-1]
+    has_top_k = (top_k > 0) & (top_k < vocab)
+    filtered = has_top_k | (top_p < 1) | (min_p > 0)
+    # A window of k + 1 shows whether the k-th probability is tied with the next.
+    window = torch.where(has_top_k, (top_k + 1).clamp(max=_FIRST_WINDOW), _FIRST_WINDOW) * filtered
+    # One transfer to the host.
+    num_scaled, num_filtered, width = torch.stack(((temperature != 1).sum(), filtered.sum(), window.max())).tolist()
+
+    if num_scaled:
+        logits = logits / temperature.clamp(min=_MIN_TEMPERATURE).unsqueeze(-1)
+    probs = torch.softmax(logits, dim=-1)
+    if num_filtered == len(probs):
+        _filter_(probs, top_k, top_p, min_p, width)
+    elif num_filtered:
+        rows = filtered.nonzero().squeeze(-1)
+        probs[rows] = _filter_(probs[rows], top_k[rows], top_p[rows], min_p[rows], width)
+    return probs
+
+
+def _filter_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: int) -> Tensor:
+    """Filter rows in place: look at their ``width`` most likely tokens, and wider only where that is not enough."""
+    vocab = probs.shape[-1]
+    width = min(width, vocab)
+    top, index = probs.topk(width, dim=-1)
+    kept, resolved = _filter_window(top, top_k, top_p, min_p, vocab)
+    pending = (~resolved).nonzero().squeeze(-1)
+    remaining = probs[pending]
+    probs.zero_().scatter_(-1, index, kept)
+    if len(pending):
+        probs[pending] = _filter_(
+            remaining, top_k[pending], top_p[pending], min_p[pending], max(width, _FIRST_WINDOW) * _WINDOW_GROWTH
+        )
+    return probs
+
+
+def _filter_window(top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
+    """Filter the ``W`` largest probabilities of each row, sorted downwards.
+
+    Returns
+    -------
+    kept : Tensor [N, W] float32
+        Renormalised, zero where dropped.
+    resolved : Tensor [N] bool
+        Whether the row's result can be told from the window: nothing outside of it is kept or counted.
+    """
+    width = top.shape[-1]
+    whole = width == vocab
+    has_top_k = (top_k > 0) & (top_k < vocab)
+    kth = top.gather(-1, (top_k.clamp(1, width) - 1).unsqueeze(-1))
+    keep = (top > 0) & (top >= top[:, :1] * min_p.unsqueeze(-1)) & ((top >= kth) | ~has_top_k.unsqueeze(-1))
+
+    weights = top.to(torch.float64) * keep
+    mass = weights.cumsum(dim=-1)
+    unrestricted = ~has_top_k & (min_p <= 0)
+    mass_known = unrestricted | ~keep[:, -1] | whole
+    total = torch.where(unrestricted, 1.0, mass[:, -1])
+    before_nucleus_end = mass < (top_p * total).unsqueeze(-1)
+    last = before_nucleus_end.sum(dim=-1, keepdim=True).clamp(max=width - 1)
+    keep &= (top >= top.gather(-1, last)) | (top_p >= 1).unsqueeze(-1)
+
+    weights *= keep
+    kept = weights / weights.cumsum(dim=-1)[:, -1:]
+    return kept.to(top.dtype), mass_known & (~keep[:, -1] | whole)
+
+
+def sample_from(probs: Tensor, u: Tensor) -> Tensor:
+    """Draw one token per row by inverting the distribution function.
+
+    The token is the first whose cumulative weight, over token ids in order, exceeds ``u`` times the row's total. Sums
+    run over blocks first, then inside the one block that holds the answer, in float64.
+
+    Parameters
+    ----------
+    probs : Tensor [N, V] float32
+        Weights, 0 or more; need not sum to 1.
+    u : Tensor [N] float64
+        In [0, 1].
+
+    Returns
+    -------
+    Tensor [N] int64
+        Never a token of weight 0, unless the row has no positive weight or is not finite (then any token).
+    """
+    vocab = probs.shape[-1]
+    tail = vocab % _BLOCK
+    blocks = probs[:, : vocab - tail].reshape(len(probs), vocab // _BLOCK, _BLOCK).sum(dim=-1)
+    if tail:
+        blocks = torch.cat((blocks, probs[:, vocab - tail :].sum(dim=-1, keepdim=True)), dim=-1)
+    block, u = _invert(blocks, u)
+    tokens = block.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=probs.device)
+    inside = probs.gather(-1, tokens.clamp(max=vocab - 1)).masked_fill_(tokens >= vocab, 0.0)
+    offset, _ = _invert(inside, u)
+    return (block * _BLOCK + offset).clamp_(max=vocab - 1)
+
+
+def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Index of the positive weight in which the share ``u`` falls, and how far into it, in [0, 1]."""
+    weights = weights.to(torch.float64)
+    upper = weights.cumsum(dim=-1)
+    # A parallel prefix sum may step up by rounding at a weight of zero: only positive ones are candidates.
+    candidate = torch.where(weights > 0, upper, -1.0)
+    target = torch.minimum(u * upper[:, -1], candidate.amax(dim=-1).nextafter(u.new_zeros(1)))
+    index = (candidate > target.unsqueeze(-1)).to(torch.uint8).argmax(dim=-1)
+    at = index.unsqueeze(-1)
+    weight = weights.gather(-1, at).squeeze(-1)
+    into = (target - upper.gather(-1, at).squeeze(-1) + weight) / weight
+    return index, into.clamp(0.0, 1.0)
+
+
+def draw_drafts(logits: Tensor, sampling: SamplingTensors, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw one draft token per request and give the law it was drawn from.
+
+    Parameters
+    ----------
+    logits : Tensor [R, V] float32
+        Of the drafter, over the target's vocabulary.
+    sampling : SamplingTensors
+        Greedy requests take the most likely token.
+    u : Tensor [R] float64
+        ``uniforms(seeds, Purpose.DRAFT, positions, depths)`` of this depth.
+
+    Returns
+    -------
+    tokens : Tensor [R] int64
+    q : Tensor [R, V] float32
+        The law of each sampled row. Verification never reads the rows of greedy requests: they hold the drafter's
+        distribution, or zeros that take no memory where all requests are greedy.
+    """
+    if bool(sampling.greedy.all()):
+        return logits.max(dim=-1).indices, logits.new_zeros(1).expand_as(logits)
+    q = filtered_probabilities(logits, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    tokens = sample_from(q, u)
+    if bool(sampling.greedy.any()):
+        tokens = torch.where(sampling.greedy, logits.max(dim=-1).indices, tokens)
+    return tokens, q
