@@ -1,0 +1,1 @@
+"""Drafting methods, one file each, behind one base class."""

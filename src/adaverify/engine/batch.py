@@ -1,0 +1,140 @@
+"""Packing: tokens of many requests, each with its own length, in one ragged row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaverify.engine.attention import PagedContext, QueryGroup
+from adaverify.engine.kv_cache import NULL_BLOCK, PagedKV
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive tokens of one request in the packed row.
+
+    Attributes
+    ----------
+    token_ids : sequence of int
+    start : int
+        Absolute position of the first token.
+    blocks : sequence of int
+        The request's KV blocks, covering every position up to the last token's.
+    num_logits : int
+        How many of the last tokens need logits.
+    """
+
+    token_ids: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    num_logits: int
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """One forward pass: T tokens of R requests.
+
+    Attributes
+    ----------
+    token_ids, positions : Tensor [1, T], int64
+    logit_rows : Tensor [N], int64
+        Packed rows whose logits are needed, in segment order.
+    context : PagedContext
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    logit_rows: Tensor
+    context: PagedContext
+
+
+def pack(segments: Sequence[Segment], kv: PagedKV, device: torch.device, max_padded_query: int) -> PackedBatch:
+    """Pack ``segments`` for a model whose keys and values live in ``kv``.
+
+    Parameters
+    ----------
+    max_padded_query : int
+        Segments up to this length are padded together; longer ones are attended alone.
+    """
+    lengths = np.array([len(segment.token_ids) for segment in segments])
+    starts = np.array([segment.start for segment in segments])
+    firsts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    positions = np.repeat(starts - firsts, lengths) + np.arange(lengths.sum())
+    token_ids = np.concatenate([np.asarray(segment.token_ids, dtype=np.int64) for segment in segments])
+    slots = _slots(segments, lengths, positions, kv.block_size)
+    logit_rows = np.concatenate(
+        [
+            np.arange(first + length - segment.num_logits, first + length)
+            for segment, first, length in zip(segments, firsts, lengths, strict=True)
+        ]
+    )
+    groups = [
+        _group(segments[i:j], lengths[i:j], starts[i:j], firsts[i:j], kv.block_size, device)
+        for i, j in _runs(lengths, max_padded_query)
+    ]
+    return PackedBatch(
+        token_ids=_to(token_ids, device)[None],
+        positions=_to(positions, device)[None],
+        logit_rows=_to(logit_rows, device),
+        context=PagedContext(kv=kv, slots=_to(slots, device), groups=groups),
+    )
+
+
+def _runs(lengths: np.ndarray, max_padded_query: int) -> list[tuple[int, int]]:
+    """Neighbouring segments (first, last + 1) that are attended together: runs of short ones, long ones alone."""
+    runs: list[tuple[int, int]] = []
+    for i, length in enumerate(lengths):
+        if runs and length <= max_padded_query and lengths[runs[-1][0]] <= max_padded_query:
+            runs[-1] = (runs[-1][0], i + 1)
+        else:
+            runs.append((i, i + 1))
+    return runs
+
+
+def _slots(segments: Sequence[Segment], lengths: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:
+    """Slot of every packed token; a position without a block goes to the null block."""
+    tables = _block_table([segment.blocks for segment in segments])
+    rows = np.repeat(np.arange(len(segments)), lengths)
+    index = positions // block_size
+    known = index < tables.shape[1]
+    blocks = np.where(known, tables[rows, np.where(known, index, 0)], NULL_BLOCK)
+    return blocks * block_size + positions % block_size
+
+
+def _group(
+    segments: Sequence[Segment],
+    lengths: np.ndarray,
+    starts: np.ndarray,
+    firsts: np.ndarray,
+    block_size: int,
+    device: torch.device,
+) -> QueryGroup:
+    first = int(firsts[0])
+    width = int(lengths.max())
+    columns = np.minimum(np.arange(width)[None, :], lengths[:, None] - 1)
+    valid = np.arange(width)[None, :] < lengths[:, None]
+    num_blocks = -(-(starts + lengths) // block_size)
+    tables = _block_table([segment.blocks[:n] for segment, n in zip(segments, num_blocks, strict=True)])
+    return QueryGroup(
+        rows=slice(first, first + int(lengths.sum())),
+        query_positions=_to(starts[:, None] + columns, device),
+        block_tables=_to(tables, device),
+        pad=None if valid.all() else _to(firsts[:, None] - first + columns, device),
+        unpad=None if valid.all() else _to(np.flatnonzero(valid), device),
+    )
+
+
+def _block_table(blocks: list[Sequence[int]]) -> np.ndarray:
+    """Block lists as one int64 table [R, B], padded with the null block."""
+    table = np.full((len(blocks), max(1, max(len(row) for row in blocks))), NULL_BLOCK, dtype=np.int64)
+    for row, values in zip(table, blocks, strict=True):
+        row[: len(values)] = values
+    return table
+
+
+def _to(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)

@@ -1,0 +1,292 @@
+"""The engine: one decode step in order, over any number of requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from adaverify.config import EngineConfig
+from adaverify.engine.batch import Segment
+from adaverify.engine.block_pool import BlockPool
+from adaverify.engine.output import CompletionStream
+from adaverify.engine.request import Request
+from adaverify.engine.runner import ModelRunner
+from adaverify.engine.scheduler import Scheduler, StepPlan
+from adaverify.engine.speculation import Round, Speculation
+from adaverify.engine.stats import EngineStats
+from adaverify.engine.validation import check_request, resolve_bad_words
+from adaverify.errors import QueueFullError
+from adaverify.outputs import CompletionDelta
+from adaverify.sampling.params import SamplingParams
+from adaverify.sampling.rng import derive_seed
+from adaverify.sampling.sampler import SampleRequest, SampleResult, sample
+
+
+class Engine:
+    """Serves requests step by step; built by :func:`adaverify.engine.factory.build_engine`.
+
+    Parameters
+    ----------
+    config : EngineConfig
+    tokenizer : PreTrainedTokenizerBase
+    runner : ModelRunner
+        The target.
+    pool : BlockPool
+    max_model_len : int
+        Longest prompt plus output, in tokens.
+    eos_token_ids : frozenset of int
+    speculation : Speculation, optional
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        runner: ModelRunner,
+        pool: BlockPool,
+        max_model_len: int,
+        eos_token_ids: frozenset[int],
+        speculation: Speculation | None,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.runner = runner
+        self.pool = pool
+        self.max_model_len = max_model_len
+        self.eos_token_ids = eos_token_ids
+        self.speculation = speculation
+        depth = speculation.num_speculative_tokens if speculation else 0
+        self.scheduler = Scheduler(pool, config.max_num_seqs, config.max_num_batched_tokens, depth)
+        self._streams: dict[Request, CompletionStream] = {}
+        self._seeds = np.random.default_rng(config.seed)
+        self._stats = EngineStats(
+            drafted=[0] * depth,
+            admitted=[0] * depth,
+            accepted=[0] * depth,
+            observed=[0] * depth,
+            predicted_sum=[0.0] * depth,
+            seconds=dict.fromkeys(("schedule", "policy", "target", "sample", "draft", "output"), 0.0),
+        )
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self._streams)
+
+    def add_request(self, prompt: str | list[int], params: SamplingParams, request_id: str) -> list[int]:
+        """Queue a request, as ``params.n`` completions; returns the prompt's tokens.
+
+        Raises
+        ------
+        InvalidRequestError
+            The request cannot be served as asked.
+        QueueFullError
+            More requests are waiting than the queue holds.
+        """
+        token_ids = list(prompt) if isinstance(prompt, list) else self.tokenizer(prompt)["input_ids"]
+        params = resolve_bad_words(params, self.tokenizer)
+        check_request(token_ids, params, self.max_model_len, self.runner.vocab_size)
+        if len(self.scheduler.waiting) + params.n > self.config.max_waiting:
+            raise QueueFullError(f"{len(self.scheduler.waiting)} requests are waiting; try again later")
+        seed = params.seed if params.seed is not None else int(self._seeds.integers(2**63))
+        room = self.max_model_len - len(token_ids)
+        max_len = len(token_ids) + (room if params.max_tokens is None else min(params.max_tokens, room))
+        for index in range(params.n):
+            request = Request(
+                request_id=request_id,
+                index=index,
+                params=params,
+                token_ids=list(token_ids),
+                num_prompt_tokens=len(token_ids),
+                seed=derive_seed(seed, index),
+                eos_token_ids=self.eos_token_ids,
+                max_len=max_len,
+            )
+            self._streams[request] = CompletionStream(request, self.tokenizer)
+            self.scheduler.add(request)
+        self._stats.prompt_tokens += len(token_ids)
+        return token_ids
+
+    def abort(self, request_id: str) -> None:
+        """End all completions of a request now and free their blocks."""
+        for request in [request for request in self._streams if request.request_id == request_id]:
+            request.finish_reason = "abort"
+            self._finish(request)
+
+    def step(self) -> list[CompletionDelta]:
+        """Compute one step; returns what it added to each completion.
+
+        The order is that of ``docs/architecture.md``: schedule, budget, draft, admit, run the target, sample and
+        verify, observe, hand out.
+        """
+        with self._timed("schedule"):
+            plan = self.scheduler.schedule()
+            if plan.is_empty:
+                return []
+        current = self._begin_round(plan)
+        with self._timed("schedule"):
+            admitted = current.admitted.tolist() if current else [0] * len(plan.decodes)
+            drafts = self._admitted_drafts(current, admitted)
+            segments = self._segments(plan, drafts)
+        with self._timed("target"):
+            logits = self.runner.forward(segments)
+        with self._timed("sample"):
+            sampling = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.samples]
+            results = self._sample(logits, sampling, drafts, current)
+        with self._timed("policy"):
+            self._observe(current, results[: len(plan.decodes)], admitted)
+        with self._timed("output"):
+            return self._advance(plan, sampling, results, current)
+
+    def stats(self) -> EngineStats:
+        """Snapshot of the counters."""
+        speculation, scheduler = self.speculation, self.scheduler
+        return replace(
+            self._stats,
+            num_requests_running=len(scheduler.running),
+            num_requests_waiting=len(scheduler.waiting),
+            kv_cache_usage=self.pool.usage,
+            prefix_cache_queries=scheduler.prefix_cache_queries,
+            prefix_cache_hits=scheduler.prefix_cache_hits,
+            num_preemptions=scheduler.num_preemptions,
+            finished=dict(self._stats.finished),
+            drafted=list(self._stats.drafted),
+            admitted=list(self._stats.admitted),
+            accepted=list(self._stats.accepted),
+            observed=list(self._stats.observed),
+            predicted_sum=list(self._stats.predicted_sum),
+            estimator_slope=float(speculation.estimator.slope) if speculation else None,
+            estimator_intercepts=speculation.estimator.intercepts.tolist() if speculation else None,
+            seconds=dict(self._stats.seconds),
+        )
+
+    def _begin_round(self, plan: StepPlan) -> Round | None:
+        if self.speculation is None:
+            return None
+        with self._timed("policy"):
+            for request in plan.started:
+                self.speculation.start_request(request.slot)
+            budget = self.speculation.choose(plan)
+        with self._timed("draft"):
+            block = self.speculation.draft(plan)
+        with self._timed("policy"):
+            return self.speculation.admit(plan, block, budget)
+
+    def _admitted_drafts(self, current: Round | None, admitted: Sequence[int]) -> list[list[int]]:
+        if current is None:
+            return [[] for _ in admitted]
+        rows = current.block.token_ids.tolist()
+        return [row[:count] for row, count in zip(rows, admitted, strict=True)]
+
+    def _segments(self, plan: StepPlan, drafts: list[list[int]]) -> list[Segment]:
+        """One segment per decode (its last token and its admitted drafts) and per prompt chunk."""
+        segments = [
+            Segment([request.token_ids[-1], *draft], request.num_tokens - 1, request.blocks, 1 + len(draft))
+            for request, draft in zip(plan.decodes, drafts, strict=True)
+        ]
+        segments += [
+            Segment(c.request.token_ids[c.start : c.end], c.start, c.request.blocks, int(c.samples))
+            for c in plan.chunks
+        ]
+        return segments
+
+    def _sample(
+        self, logits: Tensor, sampling: list[Request], drafts: list[list[int]], current: Round | None
+    ) -> list[SampleResult]:
+        requests = []
+        for row, request in enumerate(sampling):
+            draft = drafts[row] if row < len(drafts) else []
+            requests.append(
+                SampleRequest(
+                    params=request.params,
+                    seed=request.seed,
+                    prompt_token_ids=request.prompt_token_ids,
+                    output_token_ids=request.output_token_ids,
+                    draft_token_ids=draft,
+                    q_start=current.block.q_start(row) if current and draft else None,
+                    eos_token_ids=request.eos_token_ids,
+                )
+            )
+        return sample(logits, requests, current.block.q if current else None)
+
+    def _observe(self, current: Round | None, results: list[SampleResult], admitted: list[int]) -> None:
+        if self.speculation is None:
+            return
+        if current is not None:
+            accepted = [result.num_accepted for result in results]
+            self.speculation.observe(current, accepted, [result.error is None for result in results])
+            self._count(current, admitted, accepted)
+        self.speculation.end_step()
+
+    def _count(self, current: Round, admitted: list[int], accepted: list[int]) -> None:
+        """Add one round to the counters by position."""
+        stats, depth = self._stats, current.block.depth
+        admitted_counts, accepted_counts = np.array(admitted), np.array(accepted)
+        drafted_counts = np.minimum(current.num_drafts.cpu().numpy(), depth)
+        observed = np.minimum(accepted_counts + 1, admitted_counts)
+        predictions = current.confidences.cpu().numpy()
+        for i in range(depth):
+            stats.drafted[i] += int((drafted_counts > i).sum())
+            stats.admitted[i] += int((admitted_counts > i).sum())
+            stats.accepted[i] += int((accepted_counts > i).sum())
+            stats.observed[i] += int((observed > i).sum())
+            stats.predicted_sum[i] += float(predictions[observed > i, i].sum())
+        stats.num_draft_rounds += int((drafted_counts > 0).sum())
+        stats.num_verify_rounds += int((admitted_counts > 0).sum())
+        stats.draft_budget = int(current.budget)
+
+    def _advance(
+        self, plan: StepPlan, sampling: list[Request], results: list[SampleResult], current: Round | None
+    ) -> list[CompletionDelta]:
+        """Give each request its new tokens, end those that are done, and collect the deltas."""
+        for chunk in plan.chunks:
+            chunk.request.num_computed = chunk.end
+        deltas = []
+        depth = current.block.depth if current else 0
+        for row, (request, result) in enumerate(zip(sampling, results, strict=True)):
+            stream = self._streams[request]
+            if result.error is not None:
+                request.tainted = True
+                stream.fail(result.error)
+            else:
+                drafted = depth if row < len(plan.decodes) else 0
+                counted = stream.feed(result)
+                request.append(counted, result.num_accepted, drafted)
+                self._stats.generation_tokens += len(counted)
+            deltas.append(stream.delta())
+            if request.finish_reason is not None:
+                self._finish(request)
+        for request in self.scheduler.running:
+            request.remember_blocks(self.pool, self._num_valid(request))
+        self._stats.num_steps += 1
+        return deltas
+
+    def _num_valid(self, request: Request) -> int:
+        """Tokens whose keys and values both stores hold."""
+        return min(request.num_computed, request.num_draft_computed) if self.speculation else request.num_computed
+
+    def _finish(self, request: Request) -> None:
+        request.remember_blocks(self.pool, self._num_valid(request))
+        freed = self.scheduler.finish(request)
+        if request.tainted and freed:
+            self.runner.kv.clear(freed)
+            if self.speculation is not None:
+                self.speculation.drafter.clear(freed)
+        del self._streams[request]
+        reason = request.finish_reason or "abort"
+        self._stats.finished[reason] = self._stats.finished.get(reason, 0) + 1
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Add the time spent inside to the step's account."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._stats.seconds[part] += time.perf_counter() - start

@@ -1,0 +1,136 @@
+"""Measures what a step costs, over the sizes that serving uses: the cost tables of adaptive verification."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from rich.progress import Progress
+
+from adaverify.engine.batch import Segment
+from adaverify.engine.engine import Engine
+from adaverify.engine.request import Request
+from adaverify.policy.cost import CostCurve, CostTable
+from adaverify.sampling.params import SamplingParams
+from adaverify.sampling.sampler import SampleRequest, sample
+
+CONTEXT_TOKENS = 256
+MAX_VERIFY_TOKENS = 512
+_SIZES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_SECONDS_PER_SIZE = 0.4
+_REPEATS = range(3, 8)
+
+
+def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
+    """Time verification rounds by packed tokens and drafting by requests, on the engine's own models and stores.
+
+    A round is priced whole: the packed forward pass over requests that each hold some context, the
+    processing of every row's logits, and the sampling. Sizes beyond the largest measured are extended by the
+    last slope.
+
+    Parameters
+    ----------
+    engine : Engine
+        Idle; its KV stores are scribbled over where no request holds blocks.
+    show_progress : bool
+        Draw a progress bar.
+
+    Returns
+    -------
+    CostTable
+        Milliseconds. The draft curve is None without speculation.
+    """
+    assert not engine.has_unfinished, "costs are measured before serving starts"
+    verify_sizes = _sizes(min(engine.config.max_num_batched_tokens, MAX_VERIFY_TOKENS))
+    draft_sizes = _sizes(engine.config.max_num_seqs) if engine.speculation else []
+    context = min(CONTEXT_TOKENS, engine.max_model_len // 2)
+    # all synthetic requests share one run of blocks: contents do not matter, sizes do
+    blocks = engine.pool.allocate(min(engine.pool.blocks_for(context + 32), engine.pool.num_free))
+    context = min(context, len(blocks) * engine.pool.block_size - 17)
+    try:
+        with Progress(transient=True, disable=not show_progress) as progress:
+            task = progress.add_task("Measuring step costs", total=len(verify_sizes) + len(draft_sizes))
+            verify, draft = [], []
+            for size in verify_sizes:
+                verify += [(size, ms) for ms in _time(_verify_round(engine, size, context, blocks), engine)]
+                progress.advance(task)
+            for size in draft_sizes:
+                draft += [(size, ms) for ms in _time(_draft_round(engine, size, context, blocks), engine)]
+                progress.advance(task)
+    finally:
+        engine.pool.release(blocks)
+    return CostTable(verify=CostCurve.from_samples(verify), draft=CostCurve.from_samples(draft) if draft else None)
+
+
+def _sizes(limit: int) -> list[int]:
+    return sorted({size for size in _SIZES if size < limit} | {min(limit, _SIZES[-1])})
+
+
+def _time(call: Callable[[], None], engine: Engine) -> Iterator[float]:
+    """Milliseconds of a few calls after a warm-up; fewer of those that take long."""
+    call()
+    spent = 0.0
+    for i in range(_REPEATS.stop):
+        if i >= _REPEATS.start and spent > _SECONDS_PER_SIZE:
+            break
+        start = time.perf_counter()
+        call()
+        if engine.runner.device.type == "cuda":
+            torch.cuda.synchronize(engine.runner.device)
+        elapsed = time.perf_counter() - start
+        spent += elapsed
+        yield elapsed * 1e3
+
+
+def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[int]) -> Callable[[], None]:
+    """A round of ``num_tokens`` packed tokens: as many requests with all their drafts as fit."""
+    speculation = engine.speculation
+    width = 1 + (speculation.num_speculative_tokens if speculation else 0)
+    lengths = [width] * (num_tokens // width) + ([num_tokens % width] if num_tokens % width else [])
+    segments = [Segment([0] * length, context, blocks, length) for length in lengths]
+    params = SamplingParams(temperature=1.0)
+    requests = [
+        SampleRequest(
+            params=params,
+            seed=row,
+            prompt_token_ids=[0] * context,
+            output_token_ids=[0],
+            draft_token_ids=[0] * (length - 1),
+            q_start=None,
+            eos_token_ids=frozenset(),
+        )
+        for row, length in enumerate(lengths)
+    ]
+
+    def run() -> None:
+        sample(engine.runner.forward(segments), requests, None)
+
+    return run
+
+
+def _draft_round(engine: Engine, num_requests: int, context: int, blocks: list[int]) -> Callable[[], None]:
+    """Drafting K tokens for ``num_requests`` requests."""
+    assert engine.speculation is not None
+    speculation = engine.speculation
+    requests = [
+        Request(
+            request_id="",
+            index=0,
+            params=SamplingParams(temperature=1.0),
+            token_ids=[0] * (context + 1),
+            num_prompt_tokens=context,
+            seed=row,
+            eos_token_ids=frozenset(),
+            max_len=engine.max_model_len,
+            blocks=blocks,
+        )
+        for row in range(num_requests)
+    ]
+
+    def run() -> None:
+        for request in requests:
+            request.num_draft_computed = context
+        speculation.drafter.propose(requests, [], speculation.num_speculative_tokens)
+
+    return run

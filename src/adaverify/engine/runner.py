@@ -1,0 +1,55 @@
+"""Runs one language model over packed batches with its own paged KV store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from adaverify.engine.batch import PackedBatch, Segment, pack
+from adaverify.engine.kv_cache import PagedKV
+
+
+class ModelRunner:
+    """A model and its KV store.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal language model whose attention hook has been checked.
+    kv : PagedKV
+    max_padded_query : int
+        Segments up to this length are padded together in attention.
+    """
+
+    def __init__(self, model: PreTrainedModel, kv: PagedKV, max_padded_query: int) -> None:
+        self.model = model
+        self.kv = kv
+        self.device = model.device
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.max_padded_query = max_padded_query
+
+    @torch.inference_mode()
+    def forward(self, segments: Sequence[Segment]) -> Tensor:
+        """Run ``segments`` through the model.
+
+        Returns
+        -------
+        Tensor [N, V]
+            Logits, in the model's dtype, of the rows that the segments asked for, in order.
+        """
+        return self.run(pack(segments, self.kv, self.device, self.max_padded_query))
+
+    @torch.inference_mode()
+    def run(self, batch: PackedBatch) -> Tensor:
+        """Run a packed batch; see :meth:`forward`."""
+        output = self.model(
+            input_ids=batch.token_ids,
+            position_ids=batch.positions,
+            use_cache=False,
+            logits_to_keep=batch.logit_rows,
+            paged=batch.context,
+        )
+        return output.logits[0]

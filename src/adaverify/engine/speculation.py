@@ -1,0 +1,162 @@
+"""One round of speculation: the budget, the drafts, which of them are verified, and what is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adaverify.config import SpeculativeConfig
+from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.engine.scheduler import StepPlan
+from adaverify.policy.budget import choose_budget
+from adaverify.policy.cost import CostTable, MaterializedCosts
+from adaverify.policy.estimator import OnlineAcceptanceEstimator
+from adaverify.policy.survival import admit, survival, valid_prefix
+
+
+@dataclass(frozen=True)
+class Round:
+    """The drafts of one step and what was decided about them.
+
+    Attributes
+    ----------
+    block : DraftBlock
+    features : Tensor [R, K]
+        Of the block, widened with nan to K positions.
+    confidences : Tensor [R, K]
+        Predicted chance that each draft is accepted, given that the ones before it were.
+    num_drafts : Tensor [R], int64
+        Drafts that each request can use.
+    admitted : Tensor [R], int64
+        How many of them, from the first on, are verified.
+    budget : Tensor, int64
+        Drafts that the whole batch was allowed.
+    """
+
+    block: DraftBlock
+    features: Tensor
+    confidences: Tensor
+    num_drafts: Tensor
+    admitted: Tensor
+    budget: Tensor
+
+
+class Speculation:
+    """A drafter and the policy that decides how much of its work is verified.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+    drafter : Drafter
+    max_num_seqs, max_num_batched_tokens : int
+        Largest batch, for the cost tables.
+    device : torch.device
+        Where drafts and confidences live.
+    """
+
+    def __init__(
+        self,
+        config: SpeculativeConfig,
+        drafter: Drafter,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        device: torch.device,
+    ) -> None:
+        self.num_speculative_tokens = config.num_speculative_tokens
+        self.adaptive = config.enable_adaptive_verification
+        self.drafter = drafter
+        self.device = device
+        self.estimator = OnlineAcceptanceEstimator(config.num_speculative_tokens, device=device)
+        self.costs: MaterializedCosts | None = None
+        self._limits = (max_num_seqs, max_num_batched_tokens)
+        self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
+
+    def set_costs(self, table: CostTable) -> None:
+        """Trim by these measured costs from now on; without any, every draft is verified."""
+        max_requests, max_tokens = self._limits
+        self.costs = table.materialize(max_requests, max_tokens, device=self.device)
+
+    def start_request(self, slot: int) -> None:
+        """A new request has this slot: as in the paper, it counts as certain until its first drafts are scored."""
+        self._stale[slot] = 1.0
+
+    @torch.inference_mode()
+    def choose(self, plan: StepPlan) -> Tensor | None:
+        """The draft budget before any draft of this step is drawn, or None if it may wait for their confidences.
+
+        When later draft distributions depend on earlier draws, only the confidences of each request's previous
+        block may be used.
+        """
+        return None if self.drafter.knows_q_before_draw else self._budget(plan)
+
+    def draft(self, plan: StepPlan) -> DraftBlock:
+        """Draft for every decode of the plan, as deep as any of them can use."""
+        usable = [request.max_drafts(self.num_speculative_tokens) for request in plan.decodes]
+        depth = max(usable, default=0) if plan.max_draft_budget > 0 else 0
+        return self.drafter.propose(plan.decodes, plan.chunks, depth)
+
+    @torch.inference_mode()
+    def admit(self, plan: StepPlan, block: DraftBlock, budget: Tensor | None) -> Round | None:
+        """Score the drafts and admit the best; None if nothing was drafted."""
+        if block.depth == 0:
+            return None
+        slots, num_drafts = self._slots(plan), self._num_drafts(plan)
+        features = self._pad(block.features, torch.nan)
+        confidences = self.estimator.predict(features)
+        self._stale[slots] = confidences.nan_to_num(0.0)
+        if budget is None:
+            budget = self._budget(plan)
+        valid = valid_prefix(confidences, num_drafts)
+        admitted = admit(survival(confidences, num_drafts), valid, budget)
+        return Round(block, features, confidences, num_drafts, admitted, budget)
+
+    def _budget(self, plan: StepPlan) -> Tensor:
+        """The budget, from the confidences of each request's latest scored block."""
+        limit = self._scalar(plan.max_draft_budget)
+        if not self.adaptive or self.costs is None:
+            return limit
+        num_drafts = self._num_drafts(plan)
+        stale = survival(self._stale[self._slots(plan)], num_drafts)
+        positions = torch.arange(self.num_speculative_tokens, device=self.device)
+        stale = stale.masked_fill(positions >= num_drafts[:, None], -1.0)
+        return choose_budget(
+            stale,
+            num_sampling=self._scalar(plan.num_sampling),
+            num_requests=self._scalar(len(plan.decodes)),
+            num_non_draft=self._scalar(plan.num_non_draft_tokens),
+            costs=self.costs,
+            max_budget=limit,
+        )
+
+    @torch.inference_mode()
+    def observe(self, current: Round, num_accepted: Sequence[int], usable: Sequence[bool]) -> None:
+        """Learn from a verified round; ``usable`` leaves out requests whose verification failed."""
+        self.estimator.observe(
+            current.features,
+            current.confidences,
+            current.admitted,
+            torch.tensor(num_accepted, dtype=torch.long, device=self.device),
+            mask=torch.tensor(usable, dtype=torch.bool, device=self.device),
+        )
+
+    def end_step(self) -> None:
+        """Count the step; the estimator refits after so many."""
+        self.estimator.end_step()
+
+    def _pad(self, values: Tensor, fill: float) -> Tensor:
+        """Widen [R, depth] to [R, K]: blocks may be shallower near a request's end."""
+        missing = self.num_speculative_tokens - values.shape[1]
+        return torch.nn.functional.pad(values, (0, missing), value=fill) if missing else values
+
+    def _num_drafts(self, plan: StepPlan) -> Tensor:
+        usable = [request.max_drafts(self.num_speculative_tokens) for request in plan.decodes]
+        return torch.tensor(usable, dtype=torch.long, device=self.device)
+
+    def _slots(self, plan: StepPlan) -> Tensor:
+        return torch.tensor([request.slot for request in plan.decodes], dtype=torch.long, device=self.device)
+
+    def _scalar(self, value: int) -> Tensor:
+        return torch.tensor(value, dtype=torch.long, device=self.device)

@@ -1,0 +1,66 @@
+"""Counters of the engine: what /metrics, the lab and the tests read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class EngineStats:
+    """Snapshot of the engine's counters; all counts grow from zero at start.
+
+    Drafted, admitted and accepted are counted apart: acceptance is accepted / admitted, never
+    accepted / drafted.
+
+    Attributes
+    ----------
+    num_requests_running, num_requests_waiting : int
+        Gauges.
+    kv_cache_usage : float
+        Share of the KV blocks in use, 0 to 1.
+    prefix_cache_queries, prefix_cache_hits : int
+        Prompt tokens looked up and found.
+    num_preemptions : int
+    prompt_tokens, generation_tokens : int
+    finished : dict of str to int
+        Finished completions by reason.
+    num_steps : int
+    num_verify_rounds : int
+        Request-rounds in which at least one draft was admitted.
+    num_draft_rounds : int
+        Request-rounds that had drafts, admitted or not.
+    drafted, admitted, accepted : list of int
+        Drafts by position (length K).
+    observed : list of int
+        Drafts with a label, by position.
+    predicted_sum : list of float
+        Sum of the predictions made for the observed drafts, by position.
+    draft_budget : int
+        The budget of the last step.
+    estimator_slope : float, optional
+    estimator_intercepts : list of float, optional
+    seconds : dict of str to float
+        Time spent per part of the step: ``schedule``, ``policy``, ``target``, ``sample``, ``draft``, ``output``.
+    """
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    num_preemptions: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+    num_steps: int = 0
+    num_verify_rounds: int = 0
+    num_draft_rounds: int = 0
+    drafted: list[int] = field(default_factory=list)
+    admitted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    observed: list[int] = field(default_factory=list)
+    predicted_sum: list[float] = field(default_factory=list)
+    draft_budget: int = 0
+    estimator_slope: float | None = None
+    estimator_intercepts: list[float] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)

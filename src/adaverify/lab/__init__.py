@@ -1,0 +1,1 @@
+"""Instruments: is the output exact, is the estimator any good, what does it bring."""
