@@ -1,0 +1,83 @@
+"""Every block a drafter may propose, drawn afresh or from noise that a key may reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from adaverify.policy.exactness.law import Block, Law, Pair, Text, one_hot
+
+Noise = tuple[tuple[int, Hashable, int], ...]
+
+
+@dataclass(frozen=True)
+class NoiseSource:
+    """Where the uniforms that draw drafts come from.
+
+    Attributes
+    ----------
+    key : callable, optional
+        Absolute position and depth in the block (both from 0) to the key of the uniform; equal keys of one
+        request give the same uniform. None draws every draft afresh.
+    levels : int
+        Keyed uniforms take this many equally likely values; every draft probability must be a multiple of one.
+    """
+
+    key: Callable[[int, int], Hashable] | None = None
+    levels: int = 1
+
+
+def draw_blocks(
+    pair: Pair, text: Text, num_drafts: int, source: NoiseSource, noise: Noise
+) -> Iterator[tuple[Fraction, Block, Noise]]:
+    """Enumerate the blocks that may follow ``text``.
+
+    Parameters
+    ----------
+    noise : tuple of (position, key, level)
+        Uniforms of this request already known.
+
+    Yields
+    ------
+    chance : Fraction
+    block : Block
+    noise : tuple
+        Uniforms known afterwards.
+    """
+    partial: list[tuple[Fraction, Block, Noise]] = [(Fraction(1), Block((), (), ()), noise)]
+    for depth in range(num_drafts):
+        extended = []
+        for chance, block, known in partial:
+            law = pair.draft(text, block.drafts)
+            proposal = one_hot(law) if pair.greedy_drafts else law
+            for part, token, revealed in _draw(proposal, len(text) + depth, depth, source, known):
+                longer = Block((*block.drafts, token), (*block.laws, law), (*block.proposals, proposal))
+                extended.append((chance * part, longer, revealed))
+        partial = extended
+    yield from partial
+
+
+def _draw(
+    law: Law, position: int, depth: int, source: NoiseSource, noise: Noise
+) -> Iterator[tuple[Fraction, int, Noise]]:
+    if source.key is None:
+        yield from ((part, token, noise) for token, part in enumerate(law) if part)
+        return
+    key = source.key(position, depth)
+    known = [level for _, other, level in noise if other == key]
+    for level in known or range(source.levels):
+        chance = Fraction(1) if known else Fraction(1, source.levels)
+        yield chance, _invert(law, level, source.levels), noise if known else (*noise, (position, key, level))
+
+
+def _invert(law: Law, level: int, levels: int) -> int:
+    """Return the token whose share of the unit interval holds the whole ``level``-th of ``levels`` parts."""
+    below = Fraction(0)
+    for token, part in enumerate(law):
+        if (part * levels).denominator != 1:
+            raise ValueError(f"draft probability {part} is no multiple of 1/{levels}; give the noise more levels")
+        below += part
+        if Fraction(level, levels) < below:
+            return token
+    raise ValueError(f"law {law} sums to {below}, not 1")

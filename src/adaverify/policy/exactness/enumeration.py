@@ -1,0 +1,158 @@
+"""Exact law of the text that speculative decoding emits under a rule, through every possible draw."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+from adaverify.policy.exactness.drafting import Noise, NoiseSource, draw_blocks
+from adaverify.policy.exactness.law import Block, Pair, Text, Texts, product
+
+
+class Rule(Protocol):
+    """Decides which drafts of a round are verified; its memory passes from round to round."""
+
+    def start(self, num_requests: int) -> Any:
+        """Memory (hashable) before the first round."""
+
+    def admit(self, memory: Any, blocks: tuple[Block, ...]) -> tuple[int, ...]:
+        """Drafts verified, by request."""
+
+    def remember(
+        self, memory: Any, blocks: tuple[Block, ...], admitted: tuple[int, ...], accepted: tuple[int, ...]
+    ) -> Any:
+        """Memory (hashable) for the next round."""
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """Outcome of :func:`enumerate_output`.
+
+    Attributes
+    ----------
+    law : dict of Texts to Fraction
+        Probability of each joint output of all requests.
+    admits, trims : bool
+        Whether a draft is ever verified, and whether one is ever left out.
+    """
+
+    law: dict[Texts, Fraction]
+    admits: bool
+    trims: bool
+
+
+class State(NamedTuple):
+    """What one round hands to the next."""
+
+    texts: Texts
+    noises: tuple[Noise, ...]
+    memory: Any
+
+
+def enumerate_output(
+    pairs: tuple[Pair, ...],
+    rule: Rule,
+    num_speculative_tokens: int,
+    num_tokens: int,
+    source: NoiseSource | None = None,
+) -> Enumeration:
+    """Run rounds until every request has ``num_tokens`` tokens, through every possible draw.
+
+    Parameters
+    ----------
+    pairs : tuple of Pair
+        One per request.
+    rule : Rule
+    num_speculative_tokens : int
+        K, drafts per request and round.
+    num_tokens : int
+        Tokens per request; what the last round emits beyond them is cut off.
+    source : NoiseSource, optional
+        Draws every draft afresh by default.
+
+    Returns
+    -------
+    Enumeration
+    """
+    nothing: tuple[tuple[()], ...] = tuple(() for _ in pairs)
+    states = {State(nothing, nothing, rule.start(len(pairs))): Fraction(1)}
+    finished: defaultdict[Texts, Fraction] = defaultdict(Fraction)
+    admits = trims = False
+    while states:
+        following: defaultdict[State, Fraction] = defaultdict(Fraction)
+        for state, weight in states.items():
+            num_drafts = [num_speculative_tokens if len(text) < num_tokens else 0 for text in state.texts]
+            for chance, blocks, noises in _draw_round(pairs, state, num_drafts, source or NoiseSource()):
+                admitted = rule.admit(state.memory, blocks)
+                admits = admits or any(admitted)
+                trims = trims or any(count < drafts for count, drafts in zip(admitted, num_drafts, strict=True))
+                for part, emitted, accepted in _verify_round(pairs, state.texts, blocks, admitted):
+                    texts = tuple((text + more)[:num_tokens] for text, more in zip(state.texts, emitted, strict=True))
+                    if all(len(text) == num_tokens for text in texts):
+                        finished[texts] += weight * chance * part
+                        continue
+                    memory = rule.remember(state.memory, blocks, admitted, accepted)
+                    following[State(texts, _still_ahead(noises, texts), memory)] += weight * chance * part
+        states = following
+    return Enumeration(dict(finished), admits, trims)
+
+
+def verify(pair: Pair, text: Text, block: Block, num_admitted: int) -> Iterator[tuple[Fraction, Text, int]]:
+    """Verify the first drafts of a block by rejection sampling (Leviathan et al. 2023).
+
+    Yields
+    ------
+    chance : Fraction
+    emitted : tuple of int
+        The accepted drafts and one token from the residual law, or the bonus token.
+    num_accepted : int
+    """
+    reach = Fraction(1)
+    for depth in range(num_admitted):
+        kept, draft, q = block.drafts[:depth], block.drafts[depth], block.proposals[depth]
+        p = pair.target(text + kept)
+        accept = min(Fraction(1), p[draft] / q[draft])
+        if accept < 1:
+            residual = [max(Fraction(0), target - proposal) for target, proposal in zip(p, q, strict=True)]
+            for token, part in enumerate(residual):
+                if part:
+                    yield reach * (1 - accept) * part / sum(residual), (*kept, token), depth
+        reach *= accept
+        if not reach:
+            return
+    kept = block.drafts[:num_admitted]
+    for token, part in enumerate(pair.target(text + kept)):
+        if part:
+            yield reach * part, (*kept, token), num_admitted
+
+
+def _draw_round(
+    pairs: tuple[Pair, ...], state: State, num_drafts: list[int], source: NoiseSource
+) -> Iterator[tuple[Fraction, tuple[Block, ...], tuple[Noise, ...]]]:
+    rows = zip(pairs, state.texts, num_drafts, state.noises, strict=True)
+    choices = [list(draw_blocks(pair, text, drafts, source, noise)) for pair, text, drafts, noise in rows]
+    for joint in itertools.product(*choices):
+        chances, blocks, noises = zip(*joint, strict=True)
+        yield product(chances), blocks, noises
+
+
+def _verify_round(
+    pairs: tuple[Pair, ...], texts: Texts, blocks: tuple[Block, ...], admitted: tuple[int, ...]
+) -> Iterator[tuple[Fraction, Texts, tuple[int, ...]]]:
+    finished = [(Fraction(1), (), 0)]
+    rows = zip(pairs, texts, blocks, admitted, strict=True)
+    outcomes = [list(verify(*row)) if row[2].drafts else finished for row in rows]
+    for joint in itertools.product(*outcomes):
+        chances, emitted, accepted = zip(*joint, strict=True)
+        yield product(chances), emitted, accepted
+
+
+def _still_ahead(noises: tuple[Noise, ...], texts: Texts) -> tuple[Noise, ...]:
+    """Drop noise of positions that are emitted: no later draft sits there."""
+    return tuple(
+        tuple(entry for entry in noise if entry[0] >= len(text)) for noise, text in zip(noises, texts, strict=True)
+    )

@@ -1,0 +1,38 @@
+"""What the policy reads from a draft distribution: the log-odds of its most likely token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MAX_LOG_ODDS = 40.0
+
+
+def log_odds_of_max(logits: Tensor, temperature: Tensor | None = None) -> Tensor:
+    """Log-odds of the largest probability of ``softmax(logits / temperature)``.
+
+    The score belongs to the distribution, not to the token drawn from it, so trimming by it keeps the output
+    exact ("Adaptive Verification Without a Confidence Head", vLLM blog, 2026-10-14; vLLM pull request 52228).
+
+    Parameters
+    ----------
+    logits : Tensor, shape [..., V], floating
+        Draft logits; ``-inf`` marks tokens that cannot be drawn.
+    temperature : Tensor, shape [...], optional
+        Temperature of each row; 0 (greedy) counts as 1, and so does leaving it out.
+
+    Returns
+    -------
+    Tensor, shape [...], float32
+        ``log(q_max / (1 - q_max))`` clamped to +-40; NaN for a row that holds NaN or ``+inf`` or nothing finite.
+    """
+    values = logits.float()
+    largest, argmax = values.max(dim=-1, keepdim=True)
+    # The shift comes before the division: differences of nearby floats are exact, quotients are not.
+    shifted = values - largest
+    if temperature is not None:
+        shifted.div_(torch.where(temperature > 0, temperature, 1.0).unsqueeze(-1))
+    # Summing everything but the maximum keeps 1 - q_max accurate where q_max rounds to 1.
+    others = shifted.scatter_(-1, argmax, float("-inf")).exp_().sum(dim=-1)
+    log_odds = others.log().neg().clamp(-MAX_LOG_ODDS, MAX_LOG_ODDS)
+    return torch.where(largest.squeeze(-1).isfinite(), log_odds, float("nan"))
