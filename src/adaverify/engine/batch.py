@@ -12,6 +12,9 @@ from torch import Tensor
 from adaverify.engine.attention import PagedContext, QueryGroup
 from adaverify.engine.kv_cache import NULL_BLOCK, PagedKV
 
+# contexts this short are padded at hardly any cost
+_SHORT_CONTEXT = 128
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -74,7 +77,7 @@ def pack(segments: Sequence[Segment], kv: PagedKV, device: torch.device, max_pad
     )
     groups = [
         _group(segments[i:j], lengths[i:j], starts[i:j], firsts[i:j], kv.block_size, device)
-        for i, j in _runs(lengths, max_padded_query)
+        for i, j in _runs(lengths, starts + lengths, max_padded_query)
     ]
     return PackedBatch(
         token_ids=_to(token_ids, device)[None],
@@ -84,12 +87,18 @@ def pack(segments: Sequence[Segment], kv: PagedKV, device: torch.device, max_pad
     )
 
 
-def _runs(lengths: np.ndarray, max_padded_query: int) -> list[tuple[int, int]]:
-    """Neighbouring segments (first, last + 1) that are attended together: runs of short ones, long ones alone."""
+def _runs(lengths: np.ndarray, contexts: np.ndarray, max_padded_query: int) -> list[tuple[int, int]]:
+    """Neighbouring segments (first, last + 1) that are attended together.
+
+    Short queries share a call, long ones have their own; and a context more than twice as long as that of the
+    run's first segment starts a new run, lest all are padded to the longest.
+    """
     runs: list[tuple[int, int]] = []
-    for i, length in enumerate(lengths):
-        if runs and length <= max_padded_query and lengths[runs[-1][0]] <= max_padded_query:
-            runs[-1] = (runs[-1][0], i + 1)
+    for i, (length, context) in enumerate(zip(lengths, contexts, strict=True)):
+        first = runs[-1][0] if runs else 0
+        alike = context <= 2 * contexts[first] + _SHORT_CONTEXT
+        if runs and alike and length <= max_padded_query and lengths[first] <= max_padded_query:
+            runs[-1] = (first, i + 1)
         else:
             runs.append((i, i + 1))
     return runs

@@ -138,7 +138,8 @@ class Scheduler:
             if request.status is Status.RUNNING and request.is_decoding:
                 needed = request.num_tokens + request.max_drafts(self.num_speculative_tokens)
                 self._grow(request, needed)
-        return [request for request in self.running if request.is_decoding]
+        # by length, so that neighbours in the packed batch are padded to about their own
+        return sorted((request for request in self.running if request.is_decoding), key=lambda r: r.num_tokens)
 
     def _grow(self, request: Request, num_tokens: int) -> None:
         """Give a request blocks for ``num_tokens``; the latest requests give way, itself included."""

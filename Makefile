@@ -1,0 +1,67 @@
+# Everything starts from here; `make help` lists the targets. Needs Python 3.10 or newer and nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+PY := $(VENV)/bin/python
+SHARED ?= ../shared
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help serve test test-fast quality style install default-model models bench-throughput bench-overhead clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
+
+serve: default-model ## serve the default model; ARGS='TARGET --port 8001 ...' for your own
+	$(VENV)/bin/adaverify serve $(ARGS)
+
+# Tests run small models beside server threads: one thread each never waits for a busy core.
+test test-fast: export OMP_NUM_THREADS ?= 1
+
+test: install ## fetch the default model and run all tests; ARGS='tests/policy -k budget' for some
+	@$(FETCH) || printf '\n%s\n%s\n\n' '*** The default model could not be had (reason above).' \
+		'*** Tests that need it will be SKIPPED: this run proves less than a whole one.' >&2
+	$(PY) -m pytest -rs $(ARGS)
+
+test-fast: install ## the tests that are quick and need no real model
+	$(PY) -m pytest -m 'not models and not slow' $(ARGS)
+
+quality: install ## lint, format and type checks
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+style: install ## mend what the linters can mend
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+install: $(VENV)/.installed ## create the virtual environment
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "adaverify needs Python 3.10 or newer; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.created
+	$(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt torch
+	$(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+FETCH = $(PY) -c 'from adaverify.engine.default_model import default_model_path; print(default_model_path())'
+
+default-model: install ## fetch the model that is served when no target is named (once)
+	@$(FETCH)
+
+models: install ## fetch the optional larger models, where the folder ../shared has the tool for it
+	@test -f $(SHARED)/tools/fetch_models.py || { echo '$(SHARED)/tools/fetch_models.py is not here: nothing to fetch.'; exit 1; }
+	$(PY) $(SHARED)/tools/fetch_models.py qwen-0.5b qwen-1.5b
+
+bench-throughput: default-model ## tokens per second without speculation, paired with transformers
+	$(PY) -m benchmarks.throughput_vs_transformers $(ARGS)
+
+bench-overhead: default-model ## where a step's time goes, with and without speculation
+	$(PY) -m benchmarks.overhead $(ARGS)
+
+clean: ## remove the virtual environment and every cache in the tree
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,173 @@
+"""What every benchmark here shares: prompts, arms measured in pairs, and results that say how they came about."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+QUESTIONS = [
+    "Why is the sky blue at noon and red at dusk?",
+    "Write a short story about a lighthouse keeper who cannot swim.",
+    "Explain to a child how a bicycle stays upright.",
+    "List five uses for an old newspaper, with one sentence each.",
+    "Write a Python function that returns the k largest items of a list.",
+    "Which is heavier, a litre of oil or a litre of water, and how would you show it?",
+    "Draft a polite letter that declines an invitation to a wedding.",
+    "Compare trains and aeroplanes for a journey of six hundred kilometres.",
+]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and extent of repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+    values: list[float]
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """Summarise `values`, which must not be empty."""
+        return cls(statistics.median(values), min(values), max(values), values)
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g} ({self.low:.3g} to {self.high:.3g}, n={len(self.values)})"
+
+
+def chat_prompts(tokenizer: Any, count: int, tag: str) -> list[list[int]]:
+    """`count` chat prompts of one to four questions; another `tag` shares no prompt, so no cache can help.
+
+    Parameters
+    ----------
+    tokenizer : transformers.PreTrainedTokenizerBase
+        With a chat template.
+    count : int
+    tag : str
+        Put before each question.
+
+    Returns
+    -------
+    list of list of int
+        Token ids, ending where the assistant's answer begins.
+    """
+    prompts = []
+    for i in range(count):
+        text = " ".join(QUESTIONS[(i + j) % len(QUESTIONS)] for j in range(1 + i % 4))
+        turns = [{"role": "user", "content": f"({tag}, {i}) {text}"}]
+        prompts.append(tokenizer.apply_chat_template(turns, add_generation_prompt=True)["input_ids"])
+    return prompts
+
+
+def seconds(body: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall-clock seconds of one call, and what it returned."""
+    start = perf_counter()
+    result = body()
+    return perf_counter() - start, result
+
+
+def in_pairs(arms: dict[str, Callable[[str], float]], rounds: int) -> dict[str, list[float]]:
+    """Measure every arm once a round, the order turned round each time, so that drift falls on all alike.
+
+    Parameters
+    ----------
+    arms : dict of str to callable
+        Each takes the round's tag and returns a measurement.
+    rounds : int
+
+    Returns
+    -------
+    dict of str to list of float
+        Measurements by arm, in the order of the rounds.
+    """
+    measured: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds):
+        order = list(arms) if number % 2 == 0 else list(reversed(arms))
+        for name in order:
+            measured[name].append(arms[name](f"round {number}"))
+            print(f"round {number + 1} of {rounds}, {name}: {measured[name][-1]:.4g}", flush=True)
+    return measured
+
+
+def keep(name: str, figures: dict[str, Any]) -> Path:
+    """Write `figures` with what is needed to get them again to ``benchmarks/results/NAME.json``."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"name": name, **provenance(), "figures": figures}, indent=2) + "\n")
+    print(f"kept in {path.relative_to(ROOT)}")
+    return path
+
+
+def provenance() -> dict[str, Any]:
+    """Command, commit, versions and machine of this run."""
+    return {
+        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "commit": _commit(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "versions": {"python": platform.python_version()} | _versions("adaverify", "torch", "transformers"),
+        "machine": {
+            "cpu": _cpu_model(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "load_average": os.getloadavg()[0],
+        },
+    }
+
+
+@contextmanager
+def open_threads(count: int | None) -> Iterator[None]:
+    """Run the body with `count` torch threads (None: as they are), the same for every arm."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _module() -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec else Path(sys.argv[0]).name
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    return f"{commit or 'unknown'}{' with changes' if git('status', '--porcelain', '--', 'src') else ''}"
+
+
+def _versions(*names: str) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,76 @@
+"""Where the time of a step goes, without speculation and with a draft model.
+
+The bar: outside the forward passes of target and drafter at most 15% of the step, and at most 2% for the policy.
+Run with ``make bench-overhead``; ``ARGS='--model TARGET --draft DRAFTER'`` for a pair of one's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from transformers import AutoTokenizer
+
+from adaverify import LLM, SamplingParams
+from adaverify.engine.default_model import default_model_path
+from benchmarks.common import Spread, chat_prompts, keep, open_threads
+
+PARTS = ("schedule", "policy", "target", "sample", "draft", "output")
+FORWARDS = ("target", "draft")
+
+
+def shares_of(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Share of each part in the seconds between two snapshots, and of all parts outside the forward passes."""
+    spent = {part: after.get(part, 0.0) - before.get(part, 0.0) for part in PARTS}
+    total = sum(spent.values())
+    shares = {part: value / total for part, value in spent.items()}
+    return shares | {"outside forwards": sum(shares[part] for part in PARTS if part not in FORWARDS)}
+
+
+def measure(llm: LLM, args: argparse.Namespace, tokenizer: object) -> dict[str, Spread]:
+    """Shares of `args.rounds` batches after one to warm up."""
+    params = SamplingParams(temperature=args.temperature, max_tokens=args.max_tokens, ignore_eos=True, seed=0)
+    rounds = []
+    for number in range(args.rounds + 1):
+        before = dict(llm.stats().seconds)
+        llm.generate(chat_prompts(tokenizer, args.concurrency, f"round {number}"), params)
+        rounds.append(shares_of(before, llm.stats().seconds))
+    return {part: Spread.of([shares[part] for shares in rounds[1:]]) for part in rounds[0]}
+
+
+def main() -> None:
+    """Measure, print and keep the shares."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="folder of the target (default: SmolLM2-135M-Instruct)")
+    parser.add_argument("--draft", help="folder of the drafter (default: the target itself)")
+    parser.add_argument("--num-speculative-tokens", type=int, default=4)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, help="torch threads")
+    args = parser.parse_args()
+    model = args.model or str(default_model_path())
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    speculation = {
+        "method": "draft_model",
+        "model": args.draft or model,
+        "num_speculative_tokens": args.num_speculative_tokens,
+        "enable_adaptive_verification": True,
+    }
+    figures = {}
+    with open_threads(args.threads):
+        for name, config in {
+            "without speculation": None,
+            "draft_model with adaptive verification": speculation,
+        }.items():
+            llm = LLM(model=model, max_num_seqs=args.concurrency, dtype="bfloat16", speculative_config=config)
+            shares = measure(llm, args, tokenizer)
+            print(f"\n{name}: share of a step, median (lowest to highest)")
+            for part, share in shares.items():
+                print(f"  {part:18}{100 * share.median:6.2f}%  ({100 * share.low:.2f}% to {100 * share.high:.2f}%)")
+            figures[name] = {part: vars(share) for part, share in shares.items()}
+        keep("overhead", {"shares": figures, "arguments": vars(args)})
+
+
+if __name__ == "__main__":
+    main()
