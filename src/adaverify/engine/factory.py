@@ -30,16 +30,24 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
         Names what cannot be served and what to change.
     """
     device = loader.resolve_device(config.device)
-    tokenizer = loader.load_tokenizer(config.tokenizer or config.model)
     target = loader.load_model(config.model, config.dtype, device, "target")
+    tokenizer = loader.load_tokenizer(config.tokenizer or config.model)
     speculative = config.speculative_config
     models = [target]
     if speculative is not None:
+        models.append(loader.load_model(speculative.model, _dtype_name(target), device, "drafter"))
         check_same_tokenizer(config.model, tokenizer, speculative.model, loader.load_tokenizer(speculative.model))
-        models.append(loader.load_model(speculative.model, _name(target), device, "drafter"))
     max_len = loader.max_model_len(config, *models)
     num_blocks = loader.num_kv_blocks(config, max_len, device, *models)
     max_len = min(max_len, (num_blocks - 1) * config.block_size)
+    config = config.model_copy(
+        update={
+            "dtype": _dtype_name(target),
+            "device": device.type,
+            "max_model_len": max_len,
+            "num_kv_blocks": num_blocks - 1,
+        }
+    )
     runners = [_runner(model, config, num_blocks) for model in models]
     engine = Engine(
         config=config,
@@ -69,6 +77,6 @@ def _speculation(
     return Speculation(speculative, drafter, config.max_num_seqs, config.max_num_batched_tokens, target.model.device)
 
 
-def _name(target: LoadedModel) -> str:
-    """The drafter computes in the target's dtype."""
+def _dtype_name(target: LoadedModel) -> str:
+    """The target's dtype, in which the drafter computes too."""
     return str(target.model.dtype).removeprefix("torch.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
+from rich.console import Console
 from rich.progress import Progress
 
 from adaverify.engine.batch import Segment
@@ -17,9 +18,8 @@ from adaverify.sampling.sampler import SampleRequest, sample
 
 CONTEXT_TOKENS = 256
 MAX_VERIFY_TOKENS = 512
+PASSES = 5
 _SIZES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-_SECONDS_PER_SIZE = 0.4
-_REPEATS = range(3, 8)
 
 
 def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
@@ -42,45 +42,56 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
         Milliseconds. The draft curve is None without speculation.
     """
     assert not engine.has_unfinished, "costs are measured before serving starts"
-    verify_sizes = _sizes(min(engine.config.max_num_batched_tokens, MAX_VERIFY_TOKENS))
+    verify_sizes = _sizes(min(_largest_round(engine), MAX_VERIFY_TOKENS))
     draft_sizes = _sizes(engine.config.max_num_seqs) if engine.speculation else []
     context = min(CONTEXT_TOKENS, engine.max_model_len // 2)
     # all synthetic requests share one run of blocks: contents do not matter, sizes do
     blocks = engine.pool.allocate(min(engine.pool.blocks_for(context + 32), engine.pool.num_free))
     context = min(context, len(blocks) * engine.pool.block_size - 17)
+    rounds = [(verify_sizes, _verify_round), (draft_sizes, _draft_round)]
     try:
-        with Progress(transient=True, disable=not show_progress) as progress:
-            task = progress.add_task("Measuring step costs", total=len(verify_sizes) + len(draft_sizes))
-            verify, draft = [], []
-            for size in verify_sizes:
-                verify += [(size, ms) for ms in _time(_verify_round(engine, size, context, blocks), engine)]
-                progress.advance(task)
-            for size in draft_sizes:
-                draft += [(size, ms) for ms in _time(_draft_round(engine, size, context, blocks), engine)]
-                progress.advance(task)
+        with Progress(console=Console(stderr=True), transient=True, disable=not show_progress) as progress:
+            task = progress.add_task("Measuring step costs", total=PASSES * sum(len(sizes) for sizes, _ in rounds))
+            verify, draft = (
+                _time(
+                    {size: make(engine, size, context, blocks) for size in sizes},
+                    engine,
+                    lambda: progress.advance(task),
+                )
+                for sizes, make in rounds
+            )
     finally:
         engine.pool.release(blocks)
     return CostTable(verify=CostCurve.from_samples(verify), draft=CostCurve.from_samples(draft) if draft else None)
+
+
+def _largest_round(engine: Engine) -> int:
+    """Tokens of a step in which every seat verifies all its drafts."""
+    depth = engine.speculation.num_speculative_tokens if engine.speculation else 0
+    return min(engine.config.max_num_batched_tokens, engine.config.max_num_seqs * (1 + depth))
 
 
 def _sizes(limit: int) -> list[int]:
     return sorted({size for size in _SIZES if size < limit} | {min(limit, _SIZES[-1])})
 
 
-def _time(call: Callable[[], None], engine: Engine) -> Iterator[float]:
-    """Milliseconds of a few calls after a warm-up; fewer of those that take long."""
-    call()
-    spent = 0.0
-    for i in range(_REPEATS.stop):
-        if i >= _REPEATS.start and spent > _SECONDS_PER_SIZE:
-            break
-        start = time.perf_counter()
+def _time(calls: dict[int, Callable[[], None]], engine: Engine, advance: Callable[[], None]) -> list[tuple[int, float]]:
+    """Milliseconds of each size, in several passes over all of them so that a slow spell hits all alike.
+
+    Only the faster half counts: other work on the machine makes a call slower, never faster.
+    """
+    measured: dict[int, list[float]] = {size: [] for size in calls}
+    for call in calls.values():
         call()
-        if engine.runner.device.type == "cuda":
-            torch.cuda.synchronize(engine.runner.device)
-        elapsed = time.perf_counter() - start
-        spent += elapsed
-        yield elapsed * 1e3
+    for _ in range(PASSES):
+        for size, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if engine.runner.device.type == "cuda":
+                torch.cuda.synchronize(engine.runner.device)
+            measured[size].append((time.perf_counter() - start) * 1e3)
+            advance()
+    return [(size, ms) for size, values in measured.items() for ms in sorted(values)[: (PASSES + 1) // 2]]
 
 
 def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[int]) -> Callable[[], None]:

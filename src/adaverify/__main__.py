@@ -1,0 +1,5 @@
+"""``python -m adaverify``."""
+
+from adaverify.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""OpenAI-compatible HTTP server; knows the engine's public API and nothing behind it."""
