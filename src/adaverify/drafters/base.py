@@ -65,7 +65,3 @@ class Drafter(ABC):
         depth : int
             0 only takes in the chunks.
         """
-
-    @abstractmethod
-    def clear(self, blocks: list[int]) -> None:
-        """Wipe KV blocks whose contents may not be finite."""

@@ -63,32 +63,35 @@ class StandaloneDrafter(Drafter):
                 tokens[:, i] = logits.max(dim=-1).indices
             else:
                 tokens[:, i], q[:, i] = draw_drafts(logits, sampling, noise[:, i])
+        for request in requests if depth else []:
+            # the last draft of the block has been drawn but not read
+            request.num_draft_computed = request.num_tokens + depth - 1
         return DraftBlock(tokens, features, None if q is None else q.flatten(0, 1))
-
-    def clear(self, blocks: list[int]) -> None:
-        """Wipe blocks of the drafter's store."""
-        self.runner.kv.clear(blocks)
 
     def _take_in(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk]) -> Tensor:
         """Compute the tokens that the drafter has not seen; returns the logits after each request's last token."""
         segments = [self._unseen(request, request.num_tokens, 1) for request in requests]
         segments += [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks]
         segments = [segment for segment in segments if segment.token_ids]
-        return self.runner.forward(segments) if segments else torch.empty(0)
+        return self.runner.forward(segments).logits if segments else torch.empty(0)
 
-    @staticmethod
-    def _unseen(request: Request, end: int, num_logits: int) -> Segment:
+    def _unseen(self, request: Request, end: int, num_logits: int) -> Segment:
         start = request.num_draft_computed
         request.num_draft_computed = max(start, end)
-        return Segment(request.token_ids[start:end], start, request.blocks, num_logits)
+        return Segment(self._known(request.token_ids[start:end]), start, request.blocks, num_logits)
+
+    def _known(self, token_ids: list[int]) -> list[int]:
+        """The same tokens, with ids beyond the drafter's embedding, which only padding can have, as 0."""
+        width = self.runner.vocab_size
+        return token_ids if width >= self.vocab_size else [token if token < width else 0 for token in token_ids]
 
     def _extend(self, requests: Sequence[Request], last: Tensor, num_drafts: int) -> Tensor:
-        """Logits after the ``num_drafts``-th draft of each request."""
+        """Logits after the ``num_drafts``-th draft of each request; one without room for it stays at its end."""
         segments = [
-            Segment([token], request.num_tokens - 1 + num_drafts, request.blocks, 1)
+            Segment([token], min(request.num_tokens - 1 + num_drafts, request.max_len - 1), request.blocks, 1)
             for request, token in zip(requests, last.tolist(), strict=True)
         ]
-        return self.runner.forward(segments)
+        return self.runner.forward(segments).logits
 
     def _noise(self, requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:
         """Uniforms [R, K], keyed by position and by depth in the block: see ``sampling.rng``."""

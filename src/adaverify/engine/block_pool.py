@@ -71,7 +71,7 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def release(self, blocks: Sequence[int], tainted: bool = False) -> list[int]:
+    def release(self, blocks: Sequence[int], tainted: bool = False) -> None:
         """Give back one reference to each block.
 
         Parameters
@@ -80,13 +80,7 @@ class BlockPool:
             In order of position; the last are evicted first.
         tainted : bool
             The contents may not be finite: take the blocks out of the prefix cache.
-
-        Returns
-        -------
-        list of int
-            Blocks that nobody holds any more.
         """
-        freed = []
         for block in reversed(blocks):
             assert self._references[block] > 0, f"block {block} released twice"
             self._references[block] -= 1
@@ -94,8 +88,6 @@ class BlockPool:
                 self._forget(block)
             if self._references[block] == 0:
                 self._free[block] = None
-                freed.append(block)
-        return freed
 
     def find_prefix(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Blocks of the longest cached prefix; no reference is taken."""

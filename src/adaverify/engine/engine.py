@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from torch import Tensor
@@ -135,14 +136,16 @@ class Engine:
             drafts = self._admitted_drafts(current, admitted)
             segments = self._segments(plan, drafts)
         with self._timed("target"):
-            logits = self.runner.forward(segments)
+            output = self.runner.forward(segments)
         with self._timed("sample"):
             sampling = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.samples]
-            results = self._sample(logits, sampling, drafts, current)
+            results = self._sample(output.logits, sampling, drafts, current)
         with self._timed("policy"):
             self._observe(current, results[: len(plan.decodes)], admitted)
         with self._timed("output"):
-            return self._advance(plan, sampling, results, current)
+            accepted = [result.num_accepted for result in results[: len(plan.decodes)]]
+            sick = self._sick(plan, segments, accepted, output.finite.tolist())
+            return self._advance(plan, dict(zip(sampling, results, strict=True)), sick)
 
     def stats(self) -> EngineStats:
         """Snapshot of the counters."""
@@ -228,7 +231,7 @@ class Engine:
         """Add one round to the counters by position."""
         stats, depth = self._stats, current.block.depth
         admitted_counts, accepted_counts = np.array(admitted), np.array(accepted)
-        drafted_counts = np.minimum(current.num_drafts.cpu().numpy(), depth)
+        drafted_counts = current.num_drafts.cpu().numpy()
         observed = np.minimum(accepted_counts + 1, admitted_counts)
         predictions = current.confidences.cpu().numpy()
         for i in range(depth):
@@ -241,23 +244,35 @@ class Engine:
         stats.num_verify_rounds += int((admitted_counts > 0).sum())
         stats.draft_budget = int(current.budget)
 
+    def _sick(self, plan: StepPlan, segments: list[Segment], accepted: list[int], finite: list[bool]) -> list[Request]:
+        """Requests with a token, among those that stay, whose keys or values are not finite."""
+        requests = plan.decodes + [chunk.request for chunk in plan.chunks]
+        kept = [1 + count for count in accepted] + [chunk.num_tokens for chunk in plan.chunks]
+        starts = [0, *accumulate(len(segment.token_ids) for segment in segments[:-1])]
+        return [
+            request
+            for request, start, count in zip(requests, starts, kept, strict=True)
+            if not all(finite[start : start + count])
+        ]
+
     def _advance(
-        self, plan: StepPlan, sampling: list[Request], results: list[SampleResult], current: Round | None
+        self, plan: StepPlan, results: dict[Request, SampleResult], sick: list[Request]
     ) -> list[CompletionDelta]:
         """Give each request its new tokens, end those that are done, and collect the deltas."""
         for chunk in plan.chunks:
             chunk.request.num_computed = chunk.end
+        failed = dict.fromkeys(sick, "the target's keys or values are not finite (NaN or infinity)")
+        failed |= {request: result.error for request, result in results.items() if result.error is not None}
         deltas = []
-        depth = current.block.depth if current else 0
-        for row, (request, result) in enumerate(zip(sampling, results, strict=True)):
+        for request in dict.fromkeys([*results, *failed]):
             stream = self._streams[request]
-            if result.error is not None:
+            if request in failed:
                 request.tainted = True
-                stream.fail(result.error)
+                stream.fail(failed[request])
             else:
-                drafted = depth if row < len(plan.decodes) else 0
+                result = results[request]
                 counted = stream.feed(result)
-                request.append(counted, result.num_accepted, drafted)
+                request.append(counted, result.num_accepted)
                 self._stats.generation_tokens += len(counted)
             deltas.append(stream.delta())
             if request.finish_reason is not None:
@@ -273,11 +288,7 @@ class Engine:
 
     def _finish(self, request: Request) -> None:
         request.remember_blocks(self.pool, self._num_valid(request))
-        freed = self.scheduler.finish(request)
-        if request.tainted and freed:
-            self.runner.kv.clear(freed)
-            if self.speculation is not None:
-                self.speculation.drafter.clear(freed)
+        self.scheduler.finish(request)
         del self._streams[request]
         reason = request.finish_reason or "abort"
         self._stats.finished[reason] = self._stats.finished.get(reason, 0) + 1

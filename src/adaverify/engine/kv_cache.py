@@ -35,16 +35,26 @@ class LayerKV:
         self.key_dim = shape.key_dim
         self.value_dim = shape.value_dim
         self.block_size = block_size
-        # zeros, not empty: a masked key still multiplies its value by 0, and 0 * nan is nan
         self.slots = torch.zeros(
             num_blocks * block_size, shape.num_heads, shape.key_dim + shape.value_dim, dtype=dtype, device=device
         )
         self.blocks = self.slots.view(num_blocks, -1)
 
-    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store ``key`` [Hkv, T, Dk] and ``value`` [Hkv, T, Dv] at ``slots`` [T]."""
-        packed = torch.cat([key, value], dim=-1).transpose(0, 1)
-        self.slots.index_copy_(0, slots, packed)
+    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Store ``key`` [Hkv, T, Dk] and ``value`` [Hkv, T, Dv] at ``slots`` [T], what is not finite as 0.
+
+        A masked key still multiplies its value by 0, and 0 * nan is nan: the store must never hold one, or a
+        request could spoil those that get its blocks, and a rejected draft the tokens before it.
+
+        Returns
+        -------
+        Tensor [T], bool
+            Whether all of a token's keys and values are finite.
+        """
+        packed = torch.cat([key, value], dim=-1)
+        finite = packed.isfinite().all(dim=-1).all(dim=0)
+        self.slots.index_copy_(0, slots, packed.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).transpose(0, 1))
+        return finite
 
     def read(self, block_tables: Tensor) -> tuple[Tensor, Tensor]:
         """Gather keys [R, Hkv, L, Dk] and values [R, Hkv, L, Dv], L = B * block_size, of ``block_tables`` [R, B]."""
@@ -87,9 +97,3 @@ class PagedKV:
     def layer(self, index: int) -> LayerKV:
         """The store of layer ``index``."""
         return self._layers[index]
-
-    def clear(self, blocks: list[int]) -> None:
-        """Zero ``blocks``: values that are not finite must not reach the next request that gets them."""
-        index = torch.tensor(blocks, dtype=torch.long, device=next(iter(self._layers.values())).slots.device)
-        for layer in self._layers.values():
-            layer.blocks.index_fill_(0, index, 0)

@@ -97,7 +97,7 @@ def _time(calls: dict[int, Callable[[], None]], engine: Engine, advance: Callabl
 def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[int]) -> Callable[[], None]:
     """A round of ``num_tokens`` packed tokens: as many requests with all their drafts as fit."""
     speculation = engine.speculation
-    width = 1 + (speculation.num_speculative_tokens if speculation else 0)
+    width = min(1 + (speculation.num_speculative_tokens if speculation else 0), engine.max_model_len - context)
     lengths = [width] * (num_tokens // width) + ([num_tokens % width] if num_tokens % width else [])
     segments = [Segment([0] * length, context, blocks, length) for length in lengths]
     params = SamplingParams(temperature=1.0)
@@ -115,7 +115,7 @@ def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[in
     ]
 
     def run() -> None:
-        sample(engine.runner.forward(segments), requests, None)
+        sample(engine.runner.forward(segments).logits, requests, None)
 
     return run
 

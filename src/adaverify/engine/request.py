@@ -42,7 +42,7 @@ class Request:
     slot : int
         Row of the per-request tensors of adaptive verification, while running.
     tainted : bool
-        A row of target or drafter was not finite: its blocks are wiped before anybody else gets them.
+        A row of the target was not finite: its blocks must not stay in the prefix cache.
     """
 
     request_id: str
@@ -101,17 +101,15 @@ class Request:
         """Drafts worth making: the last token allowed is never a draft."""
         return max(0, min(num_speculative_tokens, self.num_remaining - 1))
 
-    def append(self, token_ids: Iterable[int], num_accepted: int, draft_depth: int) -> None:
+    def append(self, token_ids: Iterable[int], num_accepted: int) -> None:
         """Take the tokens of one round, of which the first ``num_accepted`` had been drafted.
 
-        The target now holds all tokens but the last; the drafter holds the accepted drafts except one drafted
-        last in the block, which it has drawn but not read.
+        The target now holds all tokens but the last; the drafter those of the accepted drafts that it had read.
         """
         before = self.num_tokens
         self.token_ids.extend(token_ids)
         self.num_computed = min(before + num_accepted, self.num_tokens - 1)
-        if draft_depth > 0:
-            self.num_draft_computed = min(before + min(num_accepted, draft_depth - 1), self.num_tokens - 1)
+        self.num_draft_computed = min(self.num_draft_computed, self.num_computed)
 
     def prefix_hashes(self, block_size: int) -> list[BlockHash]:
         """Hashes of all full blocks of the present tokens."""

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from adaverify.engine.batch import PackedBatch, Segment, pack
+from adaverify.engine.batch import Segment, pack
 from adaverify.engine.kv_cache import PagedKV
+
+
+@dataclass(frozen=True)
+class ForwardOutput:
+    """What one pass gives.
+
+    Attributes
+    ----------
+    logits : Tensor [N, V]
+        In the model's dtype, of the rows that the segments asked for, in order.
+    finite : Tensor [T], bool
+        Whether each packed row's keys and values were finite in every layer.
+    """
+
+    logits: Tensor
+    finite: Tensor
 
 
 class ModelRunner:
@@ -32,19 +49,9 @@ class ModelRunner:
         self.max_padded_query = max_padded_query
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Run ``segments`` through the model.
-
-        Returns
-        -------
-        Tensor [N, V]
-            Logits, in the model's dtype, of the rows that the segments asked for, in order.
-        """
-        return self.run(pack(segments, self.kv, self.device, self.max_padded_query))
-
-    @torch.inference_mode()
-    def run(self, batch: PackedBatch) -> Tensor:
-        """Run a packed batch; see :meth:`forward`."""
+    def forward(self, segments: Sequence[Segment]) -> ForwardOutput:
+        """Run ``segments`` through the model in one packed row."""
+        batch = pack(segments, self.kv, self.device, self.max_padded_query)
         output = self.model(
             input_ids=batch.token_ids,
             position_ids=batch.positions,
@@ -52,4 +59,5 @@ class ModelRunner:
             logits_to_keep=batch.logit_rows,
             paged=batch.context,
         )
-        return output.logits[0]
+        assert batch.context.finite is not None, "the model called no attention layer"
+        return ForwardOutput(output.logits[0], batch.context.finite)

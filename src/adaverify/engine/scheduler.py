@@ -118,19 +118,23 @@ class Scheduler:
             started = self._admit_waiting(prefill_budget - sum(chunk.num_tokens for chunk in chunks))
         chunks += started
         used = sum(chunk.num_tokens for chunk in chunks)
-        return StepPlan(decodes, chunks, min(max_drafts, token_budget - used), [chunk.request for chunk in started])
+        return StepPlan(
+            decodes=decodes,
+            chunks=chunks,
+            max_draft_budget=min(max_drafts, token_budget - used),
+            started=[chunk.request for chunk in started],
+        )
 
-    def finish(self, request: Request) -> list[int]:
-        """Take a request out, whatever its state, and free its blocks; returns those that nobody holds now."""
+    def finish(self, request: Request) -> None:
+        """Take a request out, whatever its state, and free its blocks."""
         if request.status is Status.WAITING:
             self.waiting.remove(request)
         elif request.status is Status.RUNNING:
             self.running.remove(request)
             self._free_slots.append(request.slot)
-        freed = self.pool.release(request.blocks, tainted=request.tainted)
+        self.pool.release(request.blocks, tainted=request.tainted)
         request.blocks = []
         request.status = Status.FINISHED
-        return freed
 
     def _schedule_decodes(self) -> list[Request]:
         """Decoding requests with blocks for their last token and all their drafts."""

@@ -29,7 +29,7 @@ class Round:
     confidences : Tensor [R, K]
         Predicted chance that each draft is accepted, given that the ones before it were.
     num_drafts : Tensor [R], int64
-        Drafts that each request can use.
+        Drafts that each request can use, up to the first whose distribution is not finite.
     admitted : Tensor [R], int64
         How many of them, from the first on, are verified.
     budget : Tensor, int64
@@ -111,7 +111,7 @@ class Speculation:
             budget = self._budget(plan)
         valid = valid_prefix(confidences, num_drafts)
         admitted = admit(survival(confidences, num_drafts), valid, budget)
-        return Round(block, features, confidences, num_drafts, admitted, budget)
+        return Round(block, features, confidences, valid, admitted, budget)
 
     def _budget(self, plan: StepPlan) -> Tensor:
         """The budget, from the confidences of each request's latest scored block."""
