@@ -7,6 +7,8 @@ Run with ``make bench-overhead``; ``ARGS='--model TARGET --draft DRAFTER'`` for 
 from __future__ import annotations
 
 import argparse
+from time import perf_counter
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -15,25 +17,45 @@ from adaverify.engine.default_model import default_model_path
 from benchmarks.common import Spread, chat_prompts, keep, open_threads
 
 PARTS = ("schedule", "policy", "target", "sample", "draft", "output")
-FORWARDS = ("target", "draft")
+FORWARDS = ("target", "draft forwards")
 
 
-def shares_of(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Share of each part in the seconds between two snapshots, and of all parts outside the forward passes."""
-    spent = {part: after.get(part, 0.0) - before.get(part, 0.0) for part in PARTS}
+class ForwardClock:
+    """Adds up the seconds inside a drafter's forward passes; the rest of drafting is scores and draws."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.seconds = 0.0
+        if llm.engine.speculation is not None:
+            runner = llm.engine.speculation.drafter.runner
+            self._forward, runner.forward = runner.forward, self
+
+    def __call__(self, segments: Any) -> Any:
+        """Run the pass, and count its time."""
+        start = perf_counter()
+        output = self._forward(segments)
+        self.seconds += perf_counter() - start
+        return output
+
+
+def shares_of(spent: dict[str, float], draft_forwards: float) -> dict[str, float]:
+    """Share of each part in the seconds spent, and of all that lies outside the forward passes."""
     total = sum(spent.values())
-    shares = {part: value / total for part, value in spent.items()}
-    return shares | {"outside forwards": sum(shares[part] for part in PARTS if part not in FORWARDS)}
+    parts = {part: spent[part] for part in PARTS if part != "draft"}
+    parts |= {"draft forwards": draft_forwards, "draft rest": spent["draft"] - draft_forwards}
+    shares = {part: value / total for part, value in parts.items()}
+    return shares | {"outside forwards": sum(share for part, share in shares.items() if part not in FORWARDS)}
 
 
 def measure(llm: LLM, args: argparse.Namespace, tokenizer: object) -> dict[str, Spread]:
     """Shares of `args.rounds` batches after one to warm up."""
     params = SamplingParams(temperature=args.temperature, max_tokens=args.max_tokens, ignore_eos=True, seed=0)
+    clock = ForwardClock(llm)
     rounds = []
     for number in range(args.rounds + 1):
-        before = dict(llm.stats().seconds)
+        before, forwards_before = llm.stats().seconds, clock.seconds
         llm.generate(chat_prompts(tokenizer, args.concurrency, f"round {number}"), params)
-        rounds.append(shares_of(before, llm.stats().seconds))
+        spent = {part: value - before[part] for part, value in llm.stats().seconds.items()}
+        rounds.append(shares_of(spent, clock.seconds - forwards_before))
     return {part: Spread.of([shares[part] for shares in rounds[1:]]) for part in rounds[0]}
 
 
