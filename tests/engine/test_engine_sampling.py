@@ -175,3 +175,14 @@ def test_a_full_queue_refuses_a_request_whole(pair):
         engine.add_request([1], SamplingParams(n=2), "b")
     engine.add_request([1], SamplingParams(), "c")
     assert len(engine.scheduler.waiting) == 3
+
+
+def test_labels_of_requests_with_target_only_rules_teach_nothing(pair, prompts):
+    """Penalties bend the target alone: what they do to acceptance says nothing about other requests."""
+    llm = pair.llm(costs=None)
+    estimator = llm.engine.speculation.estimator
+    llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=8, repetition_penalty=1.8))
+    assert sum(llm.stats().observed) > 0
+    assert estimator.counts.sum() == 0
+    llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=8))
+    assert estimator.counts.sum() > 0

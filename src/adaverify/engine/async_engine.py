@@ -32,8 +32,8 @@ class _Stream:
 class AsyncEngine:
     """Serves many clients of one :class:`Engine`.
 
-    All calls come from one event loop. A lock guards the engine: the stepping thread holds it for one step,
-    a new or aborted request for a moment in between.
+    All calls come from one event loop. Only the stepping thread touches the engine: new and aborted requests wait
+    for it between two steps, and deltas come back through the loop.
 
     Parameters
     ----------

@@ -141,7 +141,7 @@ class Engine:
             sampling = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.samples]
             results = self._sample(output.logits, sampling, drafts, current)
         with self._timed("policy"):
-            self._observe(current, results[: len(plan.decodes)], admitted)
+            self._observe(current, plan.decodes, results[: len(plan.decodes)], admitted)
         with self._timed("output"):
             accepted = [result.num_accepted for result in results[: len(plan.decodes)]]
             sick = self._sick(plan, segments, accepted, output.finite.tolist())
@@ -218,12 +218,19 @@ class Engine:
             )
         return sample(logits, requests, current.block.q if current else None)
 
-    def _observe(self, current: Round | None, results: list[SampleResult], admitted: list[int]) -> None:
+    def _observe(
+        self, current: Round | None, requests: list[Request], results: list[SampleResult], admitted: list[int]
+    ) -> None:
         if self.speculation is None:
             return
         if current is not None:
             accepted = [result.num_accepted for result in results]
-            self.speculation.observe(current, accepted, [result.error is None for result in results])
+            # penalties, bias and forbidden tokens bend p but not q: such labels say nothing about other requests
+            telling = [
+                result.error is None and not request.params.has_target_only_transforms
+                for request, result in zip(requests, results, strict=True)
+            ]
+            self.speculation.observe(current, accepted, telling)
             self._count(current, admitted, accepted)
         self.speculation.end_step()
 

@@ -132,14 +132,14 @@ class Speculation:
         )
 
     @torch.inference_mode()
-    def observe(self, current: Round, num_accepted: Sequence[int], usable: Sequence[bool]) -> None:
-        """Learn from a verified round; ``usable`` leaves out requests whose verification failed."""
+    def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:
+        """Learn from a verified round; ``telling`` says whose labels count."""
         self.estimator.observe(
             current.features,
             current.confidences,
             current.admitted,
             torch.tensor(num_accepted, dtype=torch.long, device=self.device),
-            mask=torch.tensor(usable, dtype=torch.bool, device=self.device),
+            mask=torch.tensor(telling, dtype=torch.bool, device=self.device),
         )
 
     def end_step(self) -> None:
