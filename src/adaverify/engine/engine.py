@@ -66,14 +66,7 @@ class Engine:
         self.scheduler = Scheduler(pool, config.max_num_seqs, config.max_num_batched_tokens, depth)
         self._streams: dict[Request, CompletionStream] = {}
         self._seeds = np.random.default_rng(config.seed)
-        self._stats = EngineStats(
-            drafted=[0] * depth,
-            admitted=[0] * depth,
-            accepted=[0] * depth,
-            observed=[0] * depth,
-            predicted_sum=[0.0] * depth,
-            seconds=dict.fromkeys(("schedule", "policy", "target", "sample", "draft", "output"), 0.0),
-        )
+        self._stats = EngineStats.start(depth)
 
     @property
     def has_unfinished(self) -> bool:
@@ -151,22 +144,15 @@ class Engine:
         """Snapshot of the counters."""
         speculation, scheduler = self.speculation, self.scheduler
         return replace(
-            self._stats,
+            self._stats.copy(),
             num_requests_running=len(scheduler.running),
             num_requests_waiting=len(scheduler.waiting),
             kv_cache_usage=self.pool.usage,
             prefix_cache_queries=scheduler.prefix_cache_queries,
             prefix_cache_hits=scheduler.prefix_cache_hits,
             num_preemptions=scheduler.num_preemptions,
-            finished=dict(self._stats.finished),
-            drafted=list(self._stats.drafted),
-            admitted=list(self._stats.admitted),
-            accepted=list(self._stats.accepted),
-            observed=list(self._stats.observed),
-            predicted_sum=list(self._stats.predicted_sum),
             estimator_slope=float(speculation.estimator.slope) if speculation else None,
             estimator_intercepts=speculation.estimator.intercepts.tolist() if speculation else None,
-            seconds=dict(self._stats.seconds),
         )
 
     def _begin_round(self, plan: StepPlan) -> Round | None:
@@ -231,25 +217,14 @@ class Engine:
                 for request, result in zip(requests, results, strict=True)
             ]
             self.speculation.observe(current, accepted, telling)
-            self._count(current, admitted, accepted)
+            self._stats.add_round(
+                drafted=current.num_drafts.cpu().numpy(),
+                admitted=np.array(admitted),
+                accepted=np.array(accepted),
+                predictions=current.confidences.cpu().numpy(),
+            )
+            self._stats.draft_budget = int(current.budget)
         self.speculation.end_step()
-
-    def _count(self, current: Round, admitted: list[int], accepted: list[int]) -> None:
-        """Add one round to the counters by position."""
-        stats, depth = self._stats, current.block.depth
-        admitted_counts, accepted_counts = np.array(admitted), np.array(accepted)
-        drafted_counts = current.num_drafts.cpu().numpy()
-        observed = np.minimum(accepted_counts + 1, admitted_counts)
-        predictions = current.confidences.cpu().numpy()
-        for i in range(depth):
-            stats.drafted[i] += int((drafted_counts > i).sum())
-            stats.admitted[i] += int((admitted_counts > i).sum())
-            stats.accepted[i] += int((accepted_counts > i).sum())
-            stats.observed[i] += int((observed > i).sum())
-            stats.predicted_sum[i] += float(predictions[observed > i, i].sum())
-        stats.num_draft_rounds += int((drafted_counts > 0).sum())
-        stats.num_verify_rounds += int((admitted_counts > 0).sum())
-        stats.draft_budget = int(current.budget)
 
     def _sick(self, plan: StepPlan, segments: list[Segment], accepted: list[int], finite: list[bool]) -> list[Request]:
         """Requests with a token, among those that stay, whose keys or values are not finite."""

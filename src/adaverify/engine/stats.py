@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
+
+import numpy as np
+
+PARTS = ("schedule", "policy", "target", "sample", "draft", "output")
 
 
 @dataclass
@@ -64,3 +69,42 @@ class EngineStats:
     estimator_slope: float | None = None
     estimator_intercepts: list[float] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, num_speculative_tokens: int) -> EngineStats:
+        """Counters at zero for K draft positions."""
+        zeros = [0] * num_speculative_tokens
+        return cls(
+            drafted=list(zeros),
+            admitted=list(zeros),
+            accepted=list(zeros),
+            observed=list(zeros),
+            predicted_sum=[0.0] * num_speculative_tokens,
+            seconds=dict.fromkeys(PARTS, 0.0),
+        )
+
+    def copy(self) -> EngineStats:
+        """Counters of this moment, which no later step changes."""
+        return copy.deepcopy(self)
+
+    def add_round(
+        self, drafted: np.ndarray, admitted: np.ndarray, accepted: np.ndarray, predictions: np.ndarray
+    ) -> None:
+        """Count one round of R requests.
+
+        Parameters
+        ----------
+        drafted, admitted, accepted : ndarray [R], int
+            Drafts of each request.
+        predictions : ndarray [R, K], float
+            Predicted acceptance of each draft.
+        """
+        observed = np.minimum(accepted + 1, admitted)
+        for i in range(len(self.drafted)):
+            self.drafted[i] += int((drafted > i).sum())
+            self.admitted[i] += int((admitted > i).sum())
+            self.accepted[i] += int((accepted > i).sum())
+            self.observed[i] += int((observed > i).sum())
+            self.predicted_sum[i] += float(predictions[observed > i, i].sum())
+        self.num_draft_rounds += int((drafted > 0).sum())
+        self.num_verify_rounds += int((admitted > 0).sum())
