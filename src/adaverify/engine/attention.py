@@ -74,14 +74,14 @@ class PagedContext:
         Slot to which each packed token's key and value are written.
     groups : list of QueryGroup
         Together they cover every packed row once.
-    finite : Tensor [T], bool, optional
-        Set by the pass: whether a row's keys and values were finite in every layer.
+    total : Tensor [T], float32, optional
+        Set by the pass: sum of a row's keys and values over all layers, finite only if all of them are.
     """
 
     kv: PagedKV
     slots: Tensor
     groups: list[QueryGroup]
-    finite: Tensor | None = None
+    total: Tensor | None = None
 
 
 def paged_attention(
@@ -113,8 +113,8 @@ def paged_attention(
     Tensor [1, T, H, Dv] and None
     """
     layer = paged.kv.layer(module.layer_idx)  # type: ignore[arg-type]
-    finite = layer.write(paged.slots, key[0], value[0])
-    paged.finite = finite if paged.finite is None else paged.finite & finite
+    total = layer.write(paged.slots, key[0], value[0])
+    paged.total = total if paged.total is None else paged.total + total
     queries = query[0].transpose(0, 1)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     plain = softcap is None and s_aux is None

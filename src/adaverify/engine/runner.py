@@ -59,5 +59,5 @@ class ModelRunner:
             logits_to_keep=batch.logit_rows,
             paged=batch.context,
         )
-        assert batch.context.finite is not None, "the model called no attention layer"
-        return ForwardOutput(output.logits[0], batch.context.finite)
+        assert batch.context.total is not None, "the model called no attention layer"
+        return ForwardOutput(output.logits[0], batch.context.total.isfinite())
