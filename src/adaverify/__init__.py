@@ -19,6 +19,10 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 _HOMES = {"LLM": "adaverify.engine.llm", "SamplingParams": "adaverify.sampling.params"}
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: ``adaverify --help`` need not load torch."""
     if name not in _HOMES:

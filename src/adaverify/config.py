@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from typing import Any, Literal
 
@@ -63,7 +64,7 @@ class SpeculativeConfig(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise ConfigError(f"speculative_config: {explain(error)}") from error
+            raise ConfigError(f"speculative_config: {explain(error, cls)}") from error
 
 
 class EngineConfig(BaseModel):
@@ -125,7 +126,7 @@ class EngineConfig(BaseModel):
         try:
             config = cls(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error)) from error
+            raise ConfigError(explain(error, cls)) from error
         if config.max_num_batched_tokens < config.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({config.max_num_batched_tokens}) is smaller than max_num_seqs "
@@ -135,11 +136,19 @@ class EngineConfig(BaseModel):
         return config
 
 
-def explain(error: ValidationError) -> str:
-    """One line per invalid field: its name, what is wrong, and what was given."""
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """One line per invalid field of ``model``: its name, what is wrong, what was given, what would be right."""
     parts = []
     for item in error.errors():
         name = ".".join(str(part) for part in item["loc"]) or "value"
-        given = "" if item["type"] == "missing" else f" (given {item['input']!r})"
-        parts.append(f"{name}: {item['msg']}{given}")
+        if item["type"] == "extra_forbidden":
+            known = ", ".join(model.model_fields)
+            near = difflib.get_close_matches(name, model.model_fields, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            parts.append(f"{name}: unknown key; {hint}The keys are {known}")
+            continue
+        if item["type"] == "missing":
+            parts.append(f"{name}: missing; it must be given")
+            continue
+        parts.append(f"{name}: {item['msg']} (given {item['input']!r})")
     return "; ".join(parts)

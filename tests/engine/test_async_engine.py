@@ -142,6 +142,20 @@ def test_an_invalid_request_harms_no_other(pair, prompts, reference, greedy):
     asyncio.run(run())
 
 
+def test_an_id_in_use_is_refused_and_the_first_request_goes_on(pair, prompts, reference, greedy):
+    async def run():
+        llm = pair.llm()
+        async with serving(llm) as engine:
+            first = asyncio.create_task(collect(engine, prompts[0], greedy, "a"))
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidRequestError, match="'a'"):
+                await collect(engine, prompts[1], greedy, "a")
+            assert tokens(await asyncio.wait_for(first, 60)) == reference[0]
+        assert is_idle(llm)
+
+    asyncio.run(run())
+
+
 def test_a_full_queue_refuses(pair, prompts, greedy):
     async def run():
         async with serving(plain_llm(pair.target, max_waiting=2)) as engine:

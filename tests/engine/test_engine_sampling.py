@@ -70,7 +70,11 @@ def test_rules_of_one_request_leave_the_others_alone(speculating, prompts, refer
 
 
 def test_seeded_requests_do_not_depend_on_the_batch(pair, plain, prompts):
-    seeded = [SamplingParams(temperature=1.0, max_tokens=12, seed=100 + i, top_p=0.95) for i in range(len(prompts))]
+    def seeded_from(first):
+        each = range(first, first + len(prompts))
+        return [SamplingParams(temperature=1.0, max_tokens=12, seed=i, top_p=0.95, ignore_eos=True) for i in each]
+
+    seeded = seeded_from(100)
     alone = [token_ids(plain.generate([prompt], one))[0] for prompt, one in zip(prompts, seeded, strict=True)]
     assert token_ids(plain.generate(prompts, seeded)) == alone
     others = [SamplingParams(temperature=1.0, max_tokens=20) for _ in prompts]
@@ -79,8 +83,17 @@ def test_seeded_requests_do_not_depend_on_the_batch(pair, plain, prompts):
     squeezed = plain_llm(pair.target, num_kv_blocks=12, max_model_len=32, max_num_batched_tokens=17)
     assert token_ids(squeezed.generate(prompts, seeded)) == alone
     assert squeezed.stats().num_preemptions > 0
-    other_seeds = [SamplingParams(temperature=1.0, max_tokens=12, seed=i, top_p=0.95) for i in range(len(prompts))]
-    assert token_ids(plain.generate(prompts, other_seeds)) != alone
+    assert token_ids(plain.generate(prompts, seeded_from(0))) != alone
+
+
+def test_prompts_that_share_a_seed_share_no_draws(pair):
+    """Else the drafts of one would tell the other's, which are ranked against them, before they are drawn."""
+    engine = plain_llm(pair.target).engine
+    for prompt in ([1, 2, 3], [1, 2, 4], [1, 2, 3]):
+        engine.add_request(prompt, SamplingParams(seed=7), str(prompt))
+    first, second, again = (request.seed for request in engine.scheduler.waiting)
+    assert first != second
+    assert first == again, "but the same prompt with the same seed gives the same text"
 
 
 def test_unseeded_requests_follow_the_engines_seed(pair, prompts):

@@ -75,6 +75,18 @@ def test_decodes_come_before_prompts_and_prompts_get_half_of_the_rest():
     assert plan.num_non_draft_tokens + plan.max_draft_budget == 10
 
 
+def test_drafts_never_take_the_last_token_that_a_prompt_needs():
+    sched = scheduler(seqs=2, tokens=2, k=3)
+    sched.add(request([1]))
+    compute(sched, sched.schedule())
+    late = request([2] * 3)
+    sched.add(late)
+    for _ in range(3):
+        assert late.num_output_tokens == 0
+        compute(sched, sched.schedule())
+    assert late.num_output_tokens == 1
+
+
 def test_drafts_stop_one_short_of_the_last_token():
     for room, expected in [(20, 3), (4, 3), (3, 2), (2, 1), (1, 0)]:
         one = request(4, max_new=room)
@@ -191,3 +203,18 @@ def test_finish_from_any_state_gives_everything_back(state):
     assert sched.pool.num_free == sched.pool.capacity
     assert len(sched._free_slots) == sched.max_num_seqs
     assert sched.schedule().is_empty
+
+
+def test_nobody_is_preempted_for_the_sake_of_drafts():
+    """One block is left for the drafts of two requests: one drafts, the other goes on without."""
+    sched = scheduler(blocks=5, k=3)
+    first, second = request([1] * 7), request([2] * 7)
+    for one in (first, second):
+        sched.add(one)
+    compute(sched, sched.schedule())
+    assert sched.pool.num_free == 1
+    plan = sched.schedule()
+    assert plan.decodes == [first, second]
+    assert sched.num_preemptions == 0
+    assert [one.max_drafts(3) for one in plan.decodes] == [3, 0]
+    assert plan.max_draft_budget == 3

@@ -16,6 +16,7 @@ from adaverify.sampling import SamplingParams
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("top_k", -2),
+        ("top_k", 2**63),
         ("min_p", -0.1),
         ("min_p", 1.1),
         ("presence_penalty", 2.1),
@@ -28,6 +29,7 @@ from adaverify.sampling import SamplingParams
         ("stop", [""]),
         ("allowed_token_ids", []),
         ("bad_words", [""]),
+        ("bad_words", ["\ud800"]),
         ("bad_words_token_ids", [[]]),
         ("seed", 2**63),
         ("logit_bias", {1: float("inf")}),
@@ -42,6 +44,7 @@ def test_refuses_values_out_of_range_and_names_the_field(field, value):
 def test_defaults_and_limits_are_accepted():
     assert not SamplingParams().is_greedy
     assert SamplingParams(temperature=0).is_greedy
+    SamplingParams(top_k=2**63 - 1)
     SamplingParams(top_k=-1, top_p=1.0, min_p=1.0, seed=-(2**63), logprobs=0, max_tokens=None, min_tokens=99)
 
 

@@ -86,6 +86,20 @@ def test_greedy_requests_take_the_most_likely_token_after_the_rules():
     assert results[1].token_ids == [logits[2].argmax().item()]
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"logit_bias": {7: 3e38}, "temperature": 0.5},
+        {"logit_bias": {7: 3e38}, "temperature": 1e-9},
+        {"allowed_token_ids": [7], "temperature": 1e39},
+        {"allowed_token_ids": [7], "temperature": 1e-9, "top_p": 1e-9},
+    ],
+)
+def test_extreme_parameters_still_mean_what_they_say(params):
+    result = sample(rows(3), [request(drafts=[7, 7], **params)])[0]
+    assert (result.token_ids, result.num_accepted, result.error) == ([7, 7, 7], 2, None)
+
+
 @pytest.mark.parametrize("drafting", ["sampled", "one-hot", "wrong q"])
 def test_speculation_follows_the_target_law(drafting):
     """Chi-square over the first two tokens; the last case must be told apart."""

@@ -121,6 +121,12 @@ async def test_messages_that_cannot_be_served(client: httpx.AsyncClient, message
     assert told in response.json()["error"]["message"]
 
 
+async def test_a_template_of_the_clients_own_is_refused(client: httpx.AsyncClient) -> None:
+    response = await chat(client, chat_template_kwargs={"chat_template": "{{ messages }}"})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "chat_template")
+    assert (await chat(client, chat_template_kwargs={"enable_thinking": False})).status_code == 200
+
+
 async def test_top_logprobs_needs_logprobs(client: httpx.AsyncClient) -> None:
     response = await chat(client, top_logprobs=2)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "top_logprobs")

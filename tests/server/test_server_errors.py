@@ -55,6 +55,19 @@ async def test_bad_values_are_named(client: httpx.AsyncClient, field: str, value
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("field", ["prompt", "bad_words", "messages"])
+async def test_half_a_surrogate_pair_is_refused(client: httpx.AsyncClient, field: str) -> None:
+    half = "\\ud800"
+    body = {
+        "prompt": f'{{"prompt": "{half}"}}',
+        "bad_words": f'{{"prompt": "Hi", "bad_words": ["{half}"]}}',
+        "messages": f'{{"messages": [{{"role": "user", "content": "{half}"}}]}}',
+    }[field]
+    path = "/v1/chat/completions" if field == "messages" else "/v1/completions"
+    headers = {"Content-Type": "application/json"}
+    assert error_of(await client.post(path, content=body, headers=headers), 400)["param"] == field
+
+
 async def test_a_bad_prompt_gets_one_message(client: httpx.AsyncClient) -> None:
     error = error_of(await complete(client, prompt=["a", 1]), 400)
     assert error["message"] == (
@@ -75,6 +88,7 @@ async def test_a_bad_prompt_gets_one_message(client: httpx.AsyncClient) -> None:
         ("functions", [{}]),
         ("structured_outputs", {"json": {}}),
         ("guided_json", {"type": "object"}),
+        ("guided_json", {}),
         ("guided_regex", "a+"),
         ("use_beam_search", True),
         ("length_penalty", 2),
@@ -121,6 +135,11 @@ async def test_unknown_model_names_the_served_ones(client: httpx.AsyncClient) ->
     assert error["code"] == "model_not_found"
     assert "'gpt-9'" in error["message"]
     assert "'fake', 'alias'" in error["message"]
+
+
+async def test_a_model_can_be_looked_up_by_its_name(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v1/models/alias")).json()["id"] == "alias"
+    assert "'gpt-9'" in error_of(await client.get("/v1/models/gpt-9"), 404)["message"]
 
 
 async def test_unknown_paths_and_methods(client: httpx.AsyncClient) -> None:

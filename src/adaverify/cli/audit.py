@@ -29,7 +29,8 @@ def exactness(as_json: Annotated[bool, typer.Option("--json", help="Print the ro
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
     else:
-        table = Table("rule", "expected", "max_tv", "verdict")
+        caption = "biased: a forbidden rule, which must be caught; max_tv: distance from the target's law"
+        table = Table("rule", "expected", "max_tv", "verdict", caption=caption)
         for row in rows:
             style = "green" if row.verdict == "pass" else "bold red"
             table.add_row(row.rule, row.expected, f"{row.max_tv:.3g}", Text(row.verdict, style=style))

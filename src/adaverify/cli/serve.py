@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,6 +51,7 @@ def serve(
     from adaverify.engine.async_engine import AsyncEngine
     from adaverify.server.app import create_app
 
+    _log_progress()
     announce(config.model)
     engine = AsyncEngine.from_config(config)
     app = create_app(engine, names, api_key or None)
@@ -57,6 +59,15 @@ def serve(
     # Wrapped by the terminal, not by us: the command is there to be copied.
     invite = partial(err.print, invitation(url, names[0], bool(api_key)), soft_wrap=True)
     run.run_server(app, listener, shutdown_grace, on_ready=invite)
+
+
+def _log_progress() -> None:
+    """Show adaverify's own log lines, and nobody else's, with their time."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    log = logging.getLogger("adaverify")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
 
 
 def _load_server() -> Any:

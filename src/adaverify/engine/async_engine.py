@@ -14,7 +14,7 @@ from adaverify.config import EngineConfig
 from adaverify.engine.engine import Engine
 from adaverify.engine.factory import build_engine
 from adaverify.engine.stats import EngineStats
-from adaverify.errors import EngineDeadError, ShuttingDownError
+from adaverify.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
 from adaverify.outputs import CompletionDelta
 from adaverify.sampling.params import SamplingParams
 
@@ -112,6 +112,8 @@ class AsyncEngine:
             raise ShuttingDownError("the server is shutting down and takes no new requests")
         if self._failure is not None or self._loop is None:
             raise EngineDeadError(f"the engine has stopped: {self._failure or 'it was never started'}")
+        if request_id in self._streams:
+            raise InvalidRequestError(f"a request {request_id!r} is being served already; give each an id of its own")
         stream = self._streams[request_id] = _Stream(num_open=params.n)
         finished = False
         try:

@@ -98,7 +98,7 @@ class Engine:
                 params=params,
                 token_ids=list(token_ids),
                 num_prompt_tokens=len(token_ids),
-                seed=derive_seed(seed, index),
+                seed=derive_seed(seed, index, token_ids),
                 eos_token_ids=self.eos_token_ids,
                 max_len=max_len,
             )

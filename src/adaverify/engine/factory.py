@@ -30,9 +30,11 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
         Names what cannot be served and what to change.
     """
     device = loader.resolve_device(config.device)
+    speculative = config.speculative_config
+    if speculative is not None:
+        loader.check_name(speculative.model, "drafter")
     target = loader.load_model(config.model, config.dtype, device, "target")
     tokenizer = loader.load_tokenizer(config.tokenizer or config.model)
-    speculative = config.speculative_config
     models = [target]
     if speculative is not None:
         models.append(loader.load_model(speculative.model, _dtype_name(target), device, "drafter"))

@@ -74,13 +74,15 @@ def load_model(name: str, dtype: str, device: torch.device, role: str) -> Loaded
     ConfigError
         The model is unknown, unreadable, or fails the check of the attention hook.
     """
-    _check_name(name, role)
+    check_name(name, role)
     try:
         config = AutoConfig.from_pretrained(name)
         model = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
     except Exception as error:
+        where = "" if Path(name).exists() else " There is no folder of that name, so it was taken for a hub name."
         raise ConfigError(
-            f"{role} {name!r} cannot be loaded as a causal language model: {_first_line(error)}"
+            f"{role} {name!r} cannot be loaded as a causal language model ({_first_line(error)}).{where} "
+            "Check the spelling, or give the path of a Hugging Face model folder"
         ) from error
     model.eval().requires_grad_(False).to(device)
     return LoadedModel(model, hook_model(model), name)
@@ -153,8 +155,14 @@ def _free_memory(device: torch.device) -> int:
         return 4 << 30
 
 
-def _check_name(name: str, role: str) -> None:
-    """Refuse a path that is no model folder before the hub is asked for it."""
+def check_name(name: str, role: str) -> None:
+    """Refuse a path that is no model folder before anything is loaded or the hub is asked for it.
+
+    Raises
+    ------
+    ConfigError
+        There is no such folder, or it holds no model.
+    """
     path = Path(name)
     if path.is_absolute() or name.startswith((".", "~")):
         if not path.expanduser().is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from adaverify.config import MAX_SPECULATIVE_TOKENS
 from adaverify.engine.batch import Segment
 from adaverify.engine.engine import Engine
 from adaverify.engine.request import Request
@@ -19,6 +21,8 @@ from adaverify.sampling.sampler import SampleRequest, sample
 CONTEXT_TOKENS = 256
 MAX_VERIFY_TOKENS = 512
 PASSES = 5
+ENOUGH_PASSES = 2
+ENOUGH_SECONDS = 15.0
 _SIZES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -47,11 +51,16 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
     context = min(CONTEXT_TOKENS, engine.max_model_len // 2)
     # all synthetic requests share one run of blocks: contents do not matter, sizes do
     blocks = engine.pool.allocate(min(engine.pool.blocks_for(context + 32), engine.pool.num_free))
-    context = min(context, len(blocks) * engine.pool.block_size - 17)
+    # room for a block of drafts behind it; in a pool too small for that, drafts fall on the null block
+    context = max(1, min(context, len(blocks) * engine.pool.block_size - 1 - MAX_SPECULATIVE_TOKENS))
+    if show_progress and not sys.stderr.isatty():
+        print("Measuring step costs for adaptive verification; a large model takes a minute or two.", file=sys.stderr)
     rounds = [(verify_sizes, _verify_round), (draft_sizes, _draft_round)]
     try:
         with Progress(console=Console(stderr=True), transient=True, disable=not show_progress) as progress:
-            task = progress.add_task("Measuring step costs", total=PASSES * sum(len(sizes) for sizes, _ in rounds))
+            task = progress.add_task(
+                "Measuring step costs", total=(1 + PASSES) * sum(len(sizes) for sizes, _ in rounds)
+            )
             verify, draft = (
                 _time(
                     {size: make(engine, size, context, blocks) for size in sizes},
@@ -78,20 +87,23 @@ def _sizes(limit: int) -> list[int]:
 def _time(calls: dict[int, Callable[[], None]], engine: Engine, advance: Callable[[], None]) -> list[tuple[int, float]]:
     """Milliseconds of each size, in several passes over all of them so that a slow spell hits all alike.
 
-    Only the faster half counts: other work on the machine makes a call slower, never faster.
+    Only the faster half counts: other work on the machine makes a call slower, never faster. A large model, or a
+    slow machine, gets fewer passes.
     """
     measured: dict[int, list[float]] = {size: [] for size in calls}
-    for call in calls.values():
-        call()
-    for _ in range(PASSES):
+    began = time.perf_counter()
+    for i in range(1 + PASSES):
+        if i > ENOUGH_PASSES and time.perf_counter() - began > ENOUGH_SECONDS:
+            break
         for size, call in calls.items():
             start = time.perf_counter()
             call()
             if engine.runner.device.type == "cuda":
                 torch.cuda.synchronize(engine.runner.device)
-            measured[size].append((time.perf_counter() - start) * 1e3)
+            if i > 0:  # the first pass warms up
+                measured[size].append((time.perf_counter() - start) * 1e3)
             advance()
-    return [(size, ms) for size, values in measured.items() for ms in sorted(values)[: (PASSES + 1) // 2]]
+    return [(size, ms) for size, values in measured.items() for ms in sorted(values)[: (len(values) + 1) // 2]]
 
 
 def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[int]) -> Callable[[], None]:

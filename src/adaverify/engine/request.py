@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -39,6 +40,8 @@ class Request:
         The same for the drafter's store.
     blocks : list of int
         KV blocks, shared by target and drafter.
+    draft_room : int
+        Tokens that the blocks can take beyond the present ones; set when a step is scheduled.
     slot : int
         Row of the per-request tensors of adaptive verification, while running.
     tainted : bool
@@ -59,6 +62,7 @@ class Request:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     blocks: list[int] = field(default_factory=list)
+    draft_room: int = sys.maxsize
     slot: int = -1
     tainted: bool = False
     finish_reason: str | None = None
@@ -97,9 +101,13 @@ class Request:
         """Tokens that may still be generated."""
         return self.max_len - self.num_tokens
 
-    def max_drafts(self, num_speculative_tokens: int) -> int:
+    def useful_drafts(self, num_speculative_tokens: int) -> int:
         """Drafts worth making: the last token allowed is never a draft."""
         return max(0, min(num_speculative_tokens, self.num_remaining - 1))
+
+    def max_drafts(self, num_speculative_tokens: int) -> int:
+        """Drafts that can be verified in this step: worth making, and with blocks to write to."""
+        return max(0, min(self.useful_drafts(num_speculative_tokens), self.draft_room))
 
     def append(self, token_ids: Iterable[int], num_accepted: int) -> None:
         """Take the tokens of one round, of which the first ``num_accepted`` had been drafted.

@@ -110,8 +110,8 @@ class Scheduler:
         decodes = self._schedule_decodes()
         token_budget = self.max_num_batched_tokens - len(decodes)
         max_drafts = sum(request.max_drafts(self.num_speculative_tokens) for request in decodes)
-        # prompts always get half of what decoding leaves, lest drafts starve them
-        prefill_budget = max(token_budget - max_drafts, token_budget // 2)
+        # prompts always get half of what decoding leaves, and its last token, lest drafts starve them
+        prefill_budget = max(token_budget - max_drafts, token_budget // 2, min(token_budget, 1))
         chunks = self._continue_prefills(prefill_budget)
         started = []
         if self.num_preemptions == preemptions_before:
@@ -137,23 +137,32 @@ class Scheduler:
         request.status = Status.FINISHED
 
     def _schedule_decodes(self) -> list[Request]:
-        """Decoding requests with blocks for their last token and all their drafts."""
+        """Decoding requests with blocks for their last token, and for as many drafts as the free blocks allow."""
         for request in list(self.running):
             if request.status is Status.RUNNING and request.is_decoding:
-                needed = request.num_tokens + request.max_drafts(self.num_speculative_tokens)
-                self._grow(request, needed)
+                self._grow(request)
         # by length, so that neighbours in the packed batch are padded to about their own
-        return sorted((request for request in self.running if request.is_decoding), key=lambda r: r.num_tokens)
+        decodes = sorted((request for request in self.running if request.is_decoding), key=lambda r: r.num_tokens)
+        for request in decodes:
+            self._make_draft_room(request)
+        return decodes
 
-    def _grow(self, request: Request, num_tokens: int) -> None:
-        """Give a request blocks for ``num_tokens``; the latest requests give way, itself included."""
-        missing = self.pool.blocks_for(num_tokens) - len(request.blocks)
+    def _grow(self, request: Request) -> None:
+        """Give a request blocks for its present tokens; the latest requests give way, itself included."""
+        missing = self.pool.blocks_for(request.num_tokens) - len(request.blocks)
         while missing > self.pool.num_free:
             victim = self.running[-1]
             self._preempt(victim)
             if victim is request:
                 return
         request.blocks += self.pool.allocate(max(0, missing))
+
+    def _make_draft_room(self, request: Request) -> None:
+        """Give a request blocks for its drafts while there are any: nobody is preempted for a draft."""
+        wanted = request.num_tokens + request.useful_drafts(self.num_speculative_tokens)
+        missing = self.pool.blocks_for(wanted) - len(request.blocks)
+        request.blocks += self.pool.allocate(min(max(0, missing), self.pool.num_free))
+        request.draft_room = len(request.blocks) * self.pool.block_size - request.num_tokens
 
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 from adaverify.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 256
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string is not empty and holds no half of a surrogate pair, which tokenizers cannot read."""
+    return bool(value) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ class SamplingParams:
     bad_words : list of str
         The same as text; the engine turns them into token sequences.
     seed : int, optional
-        Makes the request's text reproducible, whatever else is in the batch.
+        Makes the request's draws reproducible, whatever else is in the batch. With speculation the text may still
+        differ between runs, since which draws decide depends on how many drafts are verified.
     stop : list of str
         Strings that end the text; not part of it unless ``include_stop_str_in_output``.
     stop_token_ids : list of int
@@ -95,7 +102,7 @@ class SamplingParams:
         require(self.n >= 1, "n", "at least 1")
         require(math.isfinite(self.temperature) and self.temperature >= 0, "temperature", "0 or more")
         require(0 < self.top_p <= 1, "top_p", "in (0, 1]")
-        require(self.top_k >= -1, "top_k", "-1 (all), 0 (all) or more")
+        require(-1 <= self.top_k < 2**63, "top_k", "-1 (all), 0 (all) or more, a 64-bit integer")
         require(0 <= self.min_p <= 1, "min_p", "in [0, 1]")
         require(-2 <= self.presence_penalty <= 2, "presence_penalty", "in [-2, 2]")
         require(-2 <= self.frequency_penalty <= 2, "frequency_penalty", "in [-2, 2]")
@@ -113,9 +120,14 @@ class SamplingParams:
             self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", f"between 0 and {MAX_LOGPROBS}"
         )
         require(all(self.stop), "stop", "a list of strings, none empty")
+        # every token of the request is searched for all of them, on the thread that serves everybody
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequestError(
+                f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS} are taken", param="stop"
+            )
         require(self.allowed_token_ids is None or len(self.allowed_token_ids) > 0, "allowed_token_ids", "not empty")
         require(all(self.bad_words_token_ids), "bad_words_token_ids", "a list of token sequences, none empty")
-        require(all(self.bad_words), "bad_words", "a list of strings, none empty")
+        require(all(map(_is_text, self.bad_words)), "bad_words", "a list of strings, none empty, in valid Unicode")
         require(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "a 64-bit integer")
         require(
             self.logit_bias is None or all(math.isfinite(b) for b in self.logit_bias.values()),

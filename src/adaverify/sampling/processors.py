@@ -17,8 +17,8 @@ from adaverify.sampling.params import SamplingParams
 _FIRST_WINDOW = 256
 _WINDOW_GROWTH = 16
 _BLOCK = 256
-# Colder than this, logits would overflow when divided.
-_MIN_TEMPERATURE = 1e-6
+# Colder than this, logits would overflow when divided; hotter, forbidden ones would give -inf / inf.
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e30
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     num_scaled, num_filtered, width = torch.stack(((temperature != 1).sum(), filtered.sum(), window.max())).tolist()
 
     if num_scaled:
-        logits = logits / temperature.clamp(min=_MIN_TEMPERATURE).unsqueeze(-1)
+        logits = logits / temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
     probs = torch.softmax(logits, dim=-1)
     if num_filtered == len(probs):
         _filter_(probs, top_k, top_p, min_p, width)

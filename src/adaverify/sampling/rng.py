@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
+from collections.abc import Sequence
 from enum import IntEnum
 
 import torch
@@ -92,8 +94,11 @@ def uniforms(seeds: Tensor, purpose: Purpose, positions: Tensor, depths: Tensor 
     return ((words[0] << 21) | (words[1] >> 11)).to(torch.float64) * 2.0**-53
 
 
-def derive_seed(seed: int, index: int) -> int:
-    """Seed of the ``index``-th completion of a request.
+def derive_seed(seed: int, index: int, prompt_token_ids: Sequence[int]) -> int:
+    """Seed of the ``index``-th completion of a prompt.
+
+    Clients give many prompts one seed. The prompt takes part in the key, since requests of one batch must not share
+    noise: which drafts of one are verified depends on the drafts of the others, and would tell its own draws.
 
     Parameters
     ----------
@@ -101,11 +106,13 @@ def derive_seed(seed: int, index: int) -> int:
         The request's seed, a signed 64-bit integer.
     index : int
         0 or more.
+    prompt_token_ids : sequence of int
 
     Returns
     -------
     int
-        A signed 64-bit integer; streams of different ``(seed, index)`` are unrelated.
+        A signed 64-bit integer; streams of different ``(seed, index, prompt)`` are unrelated.
     """
-    digest = hashlib.blake2b(struct.pack("<qq", seed, index), digest_size=8).digest()
+    key = struct.pack("<qq", seed, index) + array("q", prompt_token_ids).tobytes()
+    digest = hashlib.blake2b(key, digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

@@ -112,6 +112,8 @@ def _apply_rules(rows: Tensor, request: SampleRequest, target_tokens: Tensor, fa
     )
     best, tokens = rows.max(dim=-1)
     target_tokens.copy_(tokens)
+    # The law stays the same, and a huge bias does not overflow when it is divided by the temperature.
+    rows -= best.unsqueeze(-1)
     made = torch.where(best.isfinite(), _FINE, torch.where(best == -torch.inf, _NOTHING_ALLOWED, _RULES_OVERFLOW))
     fault.copy_(torch.where(fault > 0, fault, made))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from adaverify import __version__
 from adaverify.server import chat, completions
 from adaverify.server.context import ServerState, json_response
 from adaverify.server.errors import install_error_handlers
+from adaverify.server.progress import report_progress
 from adaverify.server.responses import ModelCard, ModelList
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ def create_app(engine: AsyncEngine, served_model_names: list[str], api_key: str 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await engine.start()
+        progress = asyncio.create_task(report_progress(engine))
         yield
+        progress.cancel()
         # Whoever drains has done so by now; what is left belongs to nobody.
         await engine.shutdown(grace=0)
 
@@ -61,22 +65,28 @@ async def _require_key(request: Request) -> None:
 def _models() -> APIRouter:
     router = APIRouter()
 
+    def card(state: ServerState, name: str) -> ModelCard:
+        return ModelCard(
+            id=name,
+            object="model",
+            created=state.created,
+            owned_by="adaverify",
+            root=state.engine.config.model,
+            max_model_len=state.engine.max_model_len,
+        )
+
     @router.get("/v1/models", response_model=ModelList)
     async def list_models(request: Request) -> Response:
         """List the names the model is served under."""
         state: ServerState = request.app.state.server
-        cards = [
-            ModelCard(
-                id=name,
-                object="model",
-                created=state.created,
-                owned_by="adaverify",
-                root=state.engine.config.model,
-                max_model_len=state.engine.max_model_len,
-            )
-            for name in state.model_names
-        ]
-        return json_response(ModelList(object="list", data=cards))
+        return json_response(ModelList(object="list", data=[card(state, name) for name in state.model_names]))
+
+    @router.get("/v1/models/{name:path}", response_model=ModelCard)
+    async def show_model(request: Request, name: str) -> Response:
+        """Describe the model under one of its names; names may hold slashes."""
+        state: ServerState = request.app.state.server
+        state.check_model(name)
+        return json_response(card(state, name))
 
     return router
 

@@ -50,8 +50,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
 async def stream_chunks(context: RequestContext) -> AsyncGenerator[str, None]:
     """One chunk a delta, then the usage if asked for.
 
-    The role rides on the first chunk that has text: a chunk of its own would look to a benchmark
-    like a token that took no time.
+    The role rides on the first chunk: one of its own would look to a benchmark like a token that took no time.
     """
     started = [False] * context.generation.num_choices
     head = {**_head(context), "object": "chat.completion.chunk"}

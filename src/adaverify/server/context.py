@@ -81,9 +81,7 @@ class ServerState:
         InvalidRequestError
         """
         model = self.model_names[0] if body.model is None else body.model
-        if model not in self.model_names:
-            served = ", ".join(repr(name) for name in self.model_names)
-            raise UnknownModelError(f"the model {model!r} is not served here; this server has {served}", param="model")
+        self.check_model(model)
         params = body.sampling_params()
         request_id = f"{prefix}-{uuid.uuid4().hex}"
         tokenizer = self.engine.tokenizer
@@ -95,6 +93,18 @@ class ServerState:
             stream_options=body.stream_options or StreamOptions(),
             generation=Generation(self.engine, self.metrics, prompts(body, tokenizer), params, request_id),
         )
+
+    def check_model(self, model: str) -> None:
+        """Refuse a model that is not served here.
+
+        Raises
+        ------
+        UnknownModelError
+            Names the models that are.
+        """
+        if model not in self.model_names:
+            served = ", ".join(repr(name) for name in self.model_names)
+            raise UnknownModelError(f"the model {model!r} is not served here; this server has {served}", param="model")
 
     def check_key(self, authorization: str | None) -> None:
         """Compare an ``Authorization`` header with the API key.

@@ -8,6 +8,7 @@ import jinja2
 
 from adaverify.errors import InvalidRequestError
 from adaverify.server.protocol import ChatCompletionRequest, ChatMessage, CompletionRequest
+from adaverify.server.unsupported import refuse_unsupported
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,12 +20,12 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
     Raises
     ------
     InvalidRequestError
-        There is no prompt, or one is empty.
+        There is no prompt, or one is empty or no valid Unicode.
     """
     prompt: Any = request.prompt
     one = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
     prompts = [prompt] if one else prompt
-    token_ids = [tokenizer(text).input_ids if isinstance(text, str) else list(text) for text in prompts]
+    token_ids = [_encode(tokenizer, text, "prompt") if isinstance(text, str) else list(text) for text in prompts]
     if not token_ids or not all(token_ids):
         raise InvalidRequestError("prompt is empty; send at least one token", param="prompt")
     return token_ids
@@ -36,8 +37,8 @@ def chat_prompt(request: ChatCompletionRequest, tokenizer: PreTrainedTokenizerBa
     Raises
     ------
     InvalidRequestError
-        The tokenizer has no chat template, the template refuses the conversation, or a content part
-        is not text.
+        The tokenizer has no chat template, the template refuses the conversation, a content part is not text, or
+        ``chat_template_kwargs`` carries what the server refuses elsewhere.
     """
     if not tokenizer.chat_template:
         raise InvalidRequestError(
@@ -45,20 +46,32 @@ def chat_prompt(request: ChatCompletionRequest, tokenizer: PreTrainedTokenizerBa
             param="messages",
         )
     messages = [_plain_message(index, message) for index, message in enumerate(request.messages)]
+    extra = request.chat_template_kwargs or {}
+    # A template of the client's own would be a program that runs here, on the event loop.
+    refuse_unsupported(extra)
     options = {
         "add_generation_prompt": request.add_generation_prompt and not request.continue_final_message,
         "continue_final_message": request.continue_final_message,
-        **(request.chat_template_kwargs or {}),
+        **extra,
     }
     try:
-        text = tokenizer.apply_chat_template(messages, **options, tokenize=False)
+        text = str(tokenizer.apply_chat_template(messages, **options, tokenize=False))
     except (jinja2.TemplateError, ValueError, TypeError) as error:
         raise InvalidRequestError(f"the chat template refuses these messages: {error}", param="messages") from error
     # The template writes its own special tokens.
-    token_ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    token_ids = _encode(tokenizer, text, "messages", add_special_tokens=False)
     if not token_ids:
         raise InvalidRequestError("messages make an empty prompt", param="messages")
     return token_ids
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str, param: str, **options: Any) -> list[int]:
+    """Token ids of a text; JSON can carry half a surrogate pair, which tokenizers cannot read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{param} is not valid Unicode: {error}", param=param) from error
+    return list(tokenizer(text, **options).input_ids)
 
 
 def _plain_message(index: int, message: ChatMessage) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -12,6 +13,8 @@ from fastapi import FastAPI
 
 from adaverify.errors import ConfigError, EngineDeadError
 from adaverify.server.context import ServerState
+
+logger = logging.getLogger("uvicorn.error")
 
 FLUSH_SECONDS = 5
 """How long finished answers may take to reach slow clients after the engine is done."""
@@ -105,6 +108,9 @@ class DrainingServer(uvicorn.Server):
 
     def _begin_drain(self) -> None:
         self._state.draining = True
+        logger.warning(
+            "Shutting down: no new requests; those that run have %g s. A second signal stops at once.", self._grace
+        )
         self._drain = asyncio.create_task(self._drain_engine())
 
     async def _drain_engine(self) -> None:
