@@ -8,6 +8,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -75,6 +77,18 @@ def chat_prompts(tokenizer: Any, count: int, tag: str) -> list[list[int]]:
     return prompts
 
 
+@contextmanager
+def truncated_drafter(model: str, num_layers: int) -> Iterator[str]:
+    """Folder with the first `num_layers` layers of `model`: a drafter as cheap as a trained one, if not as good."""
+    target = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    target.model.layers = target.model.layers[:num_layers]
+    target.config.num_hidden_layers = num_layers
+    with tempfile.TemporaryDirectory() as folder:
+        target.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+        yield folder
+
+
 def seconds(body: Callable[[], Any]) -> tuple[float, Any]:
     """Wall-clock seconds of one call, and what it returned."""
     start = perf_counter()
@@ -117,7 +131,7 @@ def keep(name: str, figures: dict[str, Any]) -> Path:
 def provenance() -> dict[str, Any]:
     """Command, commit, versions and machine of this run."""
     return {
-        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", _module(), *(_short(argument) for argument in sys.argv[1:])]),
         "commit": _commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": {"python": platform.python_version()} | _versions("adaverify", "torch", "transformers"),
@@ -140,6 +154,11 @@ def open_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _short(argument: str) -> str:
+    """An argument without the folders of this machine."""
+    return Path(argument).name if argument.startswith("/") else argument
 
 
 def _module() -> str:

@@ -7,6 +7,7 @@ Run with ``make bench-overhead``; ``ARGS='--model TARGET --draft DRAFTER'`` for 
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer
 
 from adaverify import LLM, SamplingParams
 from adaverify.engine.default_model import default_model_path
-from benchmarks.common import Spread, chat_prompts, keep, open_threads
+from benchmarks.common import Spread, chat_prompts, keep, open_threads, truncated_drafter
 
 PARTS = ("schedule", "policy", "target", "sample", "draft", "output")
 FORWARDS = ("target", "draft forwards")
@@ -63,7 +64,8 @@ def main() -> None:
     """Measure, print and keep the shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder of the target (default: SmolLM2-135M-Instruct)")
-    parser.add_argument("--draft", help="folder of the drafter (default: the target itself)")
+    parser.add_argument("--draft", help="folder of the drafter (default: the target's first layers)")
+    parser.add_argument("--draft-layers", type=int, default=6, help="how many of them")
     parser.add_argument("--num-speculative-tokens", type=int, default=4)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=64)
@@ -73,25 +75,30 @@ def main() -> None:
     args = parser.parse_args()
     model = args.model or str(default_model_path())
     tokenizer = AutoTokenizer.from_pretrained(model)
+    with (
+        open_threads(args.threads),
+        nullcontext(args.draft) if args.draft else truncated_drafter(model, args.draft_layers) as drafter,
+    ):
+        keep("overhead", {"shares": compare(model, drafter, args, tokenizer), "arguments": vars(args)})
+
+
+def compare(model: str, drafter: str, args: argparse.Namespace, tokenizer: object) -> dict[str, object]:
+    """Shares without speculation and with `drafter`."""
     speculation = {
         "method": "draft_model",
-        "model": args.draft or model,
+        "model": drafter,
         "num_speculative_tokens": args.num_speculative_tokens,
         "enable_adaptive_verification": True,
     }
-    figures = {}
-    with open_threads(args.threads):
-        for name, config in {
-            "without speculation": None,
-            "draft_model with adaptive verification": speculation,
-        }.items():
-            llm = LLM(model=model, max_num_seqs=args.concurrency, dtype="bfloat16", speculative_config=config)
-            shares = measure(llm, args, tokenizer)
-            print(f"\n{name}: share of a step, median (lowest to highest)")
-            for part, share in shares.items():
-                print(f"  {part:18}{100 * share.median:6.2f}%  ({100 * share.low:.2f}% to {100 * share.high:.2f}%)")
-            figures[name] = {part: vars(share) for part, share in shares.items()}
-        keep("overhead", {"shares": figures, "arguments": vars(args)})
+    figures: dict[str, object] = {}
+    for name, config in {"without speculation": None, "draft_model with adaptive verification": speculation}.items():
+        llm = LLM(model=model, max_num_seqs=args.concurrency, dtype="bfloat16", speculative_config=config)
+        shares = measure(llm, args, tokenizer)
+        print(f"\n{name}: share of a step, median (lowest to highest)")
+        for part, share in shares.items():
+            print(f"  {part:18}{100 * share.median:6.2f}%  ({100 * share.low:.2f}% to {100 * share.high:.2f}%)")
+        figures[name] = {part: vars(share) for part, share in shares.items()}
+    return figures
 
 
 if __name__ == "__main__":
