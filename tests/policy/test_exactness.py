@@ -88,6 +88,12 @@ def test_reused_draft_noise_biases_the_second_token_only() -> None:
     assert sum(chance for texts, chance in law.items() if texts[0][1] == 0) != pytest.approx(0.3, abs=1e-3)
 
 
+def test_noise_shared_by_requests_biases_the_one_that_is_ranked() -> None:
+    # token 0 of the first request: .25 * .3 where its draft is left out, .25 * .6 where it is verified and accepted
+    assert first_request(law_of_rule("draft noise shared by requests of one seed")) == pytest.approx([0.225, 0.775])
+    assert first_request(law_of_rule("draft noise of each request's own")) == pytest.approx([0.3, 0.7])
+
+
 def without_budget_from_the_past(setting: Setting) -> Setting:
     return replace(setting, rule=replace(setting.rule, fresh=True))  # type: ignore[type-var]
 

@@ -22,6 +22,7 @@ from adaverify.policy.exactness.worlds import (
     COSTS,
     DSPARK_COSTS,
     ONE_DRAFT_COSTS,
+    TWO_DRAFT_COSTS,
     Setting,
     fixed_pair,
     law_of,
@@ -127,6 +128,7 @@ def _exact_cases() -> tuple[Case, ...]:
         ),
         Case("trim by q_max", "exact", _both(lambda K, num_requests: PrefixRule(q_max, 0.65))),
         Case("draft noise keyed by position and depth", "exact", (_noise_setting(by_position_and_depth),)),
+        Case("draft noise of each request's own", "exact", (_seed_setting(shared=False),)),
         Case("verify everything", "exact", _both(lambda K, num_requests: PrefixRule(lambda *_: 1.0)), adaptive=False),
         Case("verify nothing", "exact", _both(lambda K, num_requests: PrefixRule(lambda *_: 0.0)), adaptive=False),
     )
@@ -144,6 +146,7 @@ def _biased_cases() -> tuple[Case, ...]:
         Case("ties by deeper position", "biased", (Setting((DSPARK_PAIR, DSPARK_PAIR), tie, 2, 1),)),
         Case("earlier draws, no running minimum", "biased", (Setting((DSPARK_PAIR,), rising, 2, 1),)),
         Case("draft noise keyed by position alone", "biased", (_noise_setting(by_position),)),
+        Case("draft noise shared by requests of one seed", "biased", (_seed_setting(shared=True),)),
     )
 
 
@@ -180,3 +183,20 @@ def _noise_setting(key: Callable[[int, int], Hashable]) -> Setting:
     )
     rule = BudgetRule(EstimatorScore(3, slope=2.0, intercept=0.5), 3, (1.0, 2.65, 2.65, 2.65))
     return Setting((pair,), rule, 3, 2, NoiseSource(key, levels=4))
+
+
+def _seed_setting(shared: bool) -> Setting:
+    """Build a world in which the second request's second confidence tells what the first request drew.
+
+    Two drafts are verified: the second request's first, and either its second or the first request's first.
+    """
+    first, second = fixed_pair(law_of(".3", ".7"), law_of("1/2", "1/2")), fixed_pair(*[law_of("1/4", "3/4")] * 2)
+
+    def score(block: Block, depth: int) -> float:
+        if block.laws[0] == law_of("1/2", "1/2"):
+            return 0.5 if depth == 0 else 0.0
+        return 0.9 if depth == 0 or block.drafts[0] == 0 else 0.0
+
+    rule = BudgetRule(GivenScore(score), 2, TWO_DRAFT_COSTS)
+    source = NoiseSource(by_position_and_depth, levels=4, shared=shared)
+    return Setting((first, second), rule, 2, 1, source, each_alone=True)

@@ -22,10 +22,13 @@ class NoiseSource:
         request give the same uniform. None draws every draft afresh.
     levels : int
         Keyed uniforms take this many equally likely values; every draft probability must be a multiple of one.
+    shared : bool
+        Equal keys give the same uniform to all requests, as with one seed for all and nothing else in the key.
     """
 
     key: Callable[[int, int], Hashable] | None = None
     levels: int = 1
+    shared: bool = False
 
 
 def draw_blocks(

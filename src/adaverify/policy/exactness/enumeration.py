@@ -133,11 +133,29 @@ def verify(pair: Pair, text: Text, block: Block, num_admitted: int) -> Iterator[
 def _draw_round(
     pairs: tuple[Pair, ...], state: State, num_drafts: list[int], source: NoiseSource
 ) -> Iterator[tuple[Fraction, tuple[Block, ...], tuple[Noise, ...]]]:
+    if source.shared:
+        yield from _draw_shared_round(pairs, state, num_drafts, source)
+        return
     rows = zip(pairs, state.texts, num_drafts, state.noises, strict=True)
     choices = [list(draw_blocks(pair, text, drafts, source, noise)) for pair, text, drafts, noise in rows]
     for joint in itertools.product(*choices):
         chances, blocks, noises = zip(*joint, strict=True)
         yield product(chances), blocks, noises
+
+
+def _draw_shared_round(
+    pairs: tuple[Pair, ...], state: State, num_drafts: list[int], source: NoiseSource
+) -> Iterator[tuple[Fraction, tuple[Block, ...], tuple[Noise, ...]]]:
+    """Draw one request after another, each knowing the uniforms that those before it have used."""
+    known = tuple(dict.fromkeys(itertools.chain(*state.noises)))
+    partial: list[tuple[Fraction, tuple[Block, ...], Noise]] = [(Fraction(1), (), known)]
+    for pair, text, drafts in zip(pairs, state.texts, num_drafts, strict=True):
+        partial = [
+            (chance * part, (*blocks, block), revealed)
+            for chance, blocks, noise in partial
+            for part, block, revealed in draw_blocks(pair, text, drafts, source, noise)
+        ]
+    yield from ((chance, blocks, (noise,) * len(pairs)) for chance, blocks, noise in partial)
 
 
 def _verify_round(

@@ -76,6 +76,15 @@ def total_variation(first: dict[Texts, Fraction], second: dict[Texts, Fraction])
     return sum((abs(first.get(key, zero) - second.get(key, zero)) for key in first.keys() | second.keys()), zero) / 2
 
 
+def marginal(law: dict[Texts, Fraction], request: int) -> dict[Texts, Fraction]:
+    """Law of one request's text, whatever the others say."""
+    result: dict[Texts, Fraction] = {}
+    for texts, chance in law.items():
+        key = (texts[request],)
+        result[key] = result.get(key, Fraction(0)) + chance
+    return result
+
+
 def one_hot(law: Law) -> Law:
     """All mass on the most likely token, the first of equals."""
     best = law.index(max(law))

@@ -10,33 +10,44 @@ from functools import cache
 
 from adaverify.policy.exactness.drafting import NoiseSource
 from adaverify.policy.exactness.enumeration import Enumeration, Rule, enumerate_output
-from adaverify.policy.exactness.law import Law, Pair, Text, one_hot, target_law, total_variation
+from adaverify.policy.exactness.law import Law, Pair, Text, marginal, one_hot, target_law, total_variation
 
 # Costs of 1, 2, ... packed tokens, by number of requests, on which the best budget depends on every survival.
 COSTS = {1: (10.0, 17.0, 21.0, 23.0), 2: (10.0, 10.0, 14.5, 18.0, 20.0, 21.0, 22.0, 23.0)}
 # The same where one draft for the whole batch is always best.
 ONE_DRAFT_COSTS = {1: (10.0, 10.1, 1000.0), 2: (10.0, 10.0, 10.1, 1000.0)}
+# The same where two drafts for a batch of two are.
+TWO_DRAFT_COSTS = (10.0, 10.0, 10.1, 10.2, 1000.0)
 # The step rates 1, .5, .45 of the DSpark paper's appendix (arXiv 2607.05147), as costs.
 DSPARK_COSTS = (1.0, 1 / 0.5, 1 / 0.45)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A rule in one world; see :func:`~adaverify.policy.exactness.enumeration.enumerate_output` for the parameters."""
+    """A rule in one world; see :func:`~adaverify.policy.exactness.enumeration.enumerate_output` for the parameters.
+
+    With ``each_alone`` every request's own law is compared, not the joint one: shared noise ties requests together
+    without making any of them wrong.
+    """
 
     pairs: tuple[Pair, ...]
     rule: Rule
     num_speculative_tokens: int
     num_tokens: int
     source: NoiseSource | None = None
+    each_alone: bool = False
 
     def enumerate(self) -> Enumeration:
         """Exact output of the rule."""
         return enumerate_output(self.pairs, self.rule, self.num_speculative_tokens, self.num_tokens, self.source)
 
     def distance(self, enumeration: Enumeration) -> float:
-        """Total variation between the rule's output and the target's law."""
-        return float(total_variation(enumeration.law, target_law(self.pairs, self.num_tokens)))
+        """Total variation between the rule's output and the target's law; the largest, with ``each_alone``."""
+        wanted = target_law(self.pairs, self.num_tokens)
+        if not self.each_alone:
+            return float(total_variation(enumeration.law, wanted))
+        requests = range(len(self.pairs))
+        return float(max(total_variation(marginal(enumeration.law, r), marginal(wanted, r)) for r in requests))
 
 
 def law_of(*parts: str) -> Law:
