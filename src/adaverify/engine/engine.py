@@ -133,10 +133,10 @@ class Engine:
         with self._timed("sample"):
             sampling = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.samples]
             results = self._sample(output.logits, sampling, drafts, current)
+        accepted = [result.num_accepted for result in results[: len(plan.decodes)]]
         with self._timed("policy"):
-            self._observe(current, plan.decodes, results[: len(plan.decodes)], admitted)
+            self._observe(plan, current, results, admitted, accepted)
         with self._timed("output"):
-            accepted = [result.num_accepted for result in results[: len(plan.decodes)]]
             sick = self._sick(plan, segments, accepted, output.finite.tolist())
             return self._advance(plan, dict(zip(sampling, results, strict=True)), sick)
 
@@ -205,16 +205,21 @@ class Engine:
         return sample(logits, requests, current.block.q if current else None)
 
     def _observe(
-        self, current: Round | None, requests: list[Request], results: list[SampleResult], admitted: list[int]
+        self,
+        plan: StepPlan,
+        current: Round | None,
+        results: list[SampleResult],
+        admitted: list[int],
+        accepted: list[int],
     ) -> None:
+        """Let the estimator learn from the round, and count it; the decodes' results come first."""
         if self.speculation is None:
             return
         if current is not None:
-            accepted = [result.num_accepted for result in results]
             # penalties, bias and forbidden tokens bend p but not q: such labels say nothing about other requests
             telling = [
                 result.error is None and not request.params.has_target_only_transforms
-                for request, result in zip(requests, results, strict=True)
+                for request, result in zip(plan.decodes, results, strict=False)
             ]
             self.speculation.observe(current, accepted, telling)
             self._stats.add_round(

@@ -139,7 +139,6 @@ class Request:
 
     def reset(self) -> None:
         """Forget what was computed (the blocks are gone); the tokens stay."""
-        self.blocks = []
         self.num_computed = 0
         self.num_draft_computed = 0
         self._num_remembered = 0

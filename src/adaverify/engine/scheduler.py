@@ -44,6 +44,8 @@ class StepPlan:
     ----------
     decodes : list of Request
         Each brings its last token and the drafts admitted for it.
+    num_drafts : list of int
+        Drafts that each of ``decodes`` can use.
     chunks : list of PrefillChunk
     max_draft_budget : int
         Drafts that still fit the token budget.
@@ -52,6 +54,7 @@ class StepPlan:
     """
 
     decodes: list[Request] = field(default_factory=list)
+    num_drafts: list[int] = field(default_factory=list)
     chunks: list[PrefillChunk] = field(default_factory=list)
     max_draft_budget: int = 0
     started: list[Request] = field(default_factory=list)
@@ -109,7 +112,8 @@ class Scheduler:
         preemptions_before = self.num_preemptions
         decodes = self._schedule_decodes()
         token_budget = self.max_num_batched_tokens - len(decodes)
-        max_drafts = sum(request.max_drafts(self.num_speculative_tokens) for request in decodes)
+        num_drafts = [request.max_drafts(self.num_speculative_tokens) for request in decodes]
+        max_drafts = sum(num_drafts)
         # prompts always get half of what decoding leaves, and its last token, lest drafts starve them
         prefill_budget = max(token_budget - max_drafts, token_budget // 2, min(token_budget, 1))
         chunks = self._continue_prefills(prefill_budget)
@@ -120,6 +124,7 @@ class Scheduler:
         used = sum(chunk.num_tokens for chunk in chunks)
         return StepPlan(
             decodes=decodes,
+            num_drafts=num_drafts,
             chunks=chunks,
             max_draft_budget=min(max_drafts, token_budget - used),
             started=[chunk.request for chunk in started],
@@ -130,10 +135,7 @@ class Scheduler:
         if request.status is Status.WAITING:
             self.waiting.remove(request)
         elif request.status is Status.RUNNING:
-            self.running.remove(request)
-            self._free_slots.append(request.slot)
-        self.pool.release(request.blocks, tainted=request.tainted)
-        request.blocks = []
+            self._leave(request)
         request.status = Status.FINISHED
 
     def _schedule_decodes(self) -> list[Request]:
@@ -165,13 +167,18 @@ class Scheduler:
         request.draft_room = len(request.blocks) * self.pool.block_size - request.num_tokens
 
     def _preempt(self, request: Request) -> None:
-        self.running.remove(request)
-        self._free_slots.append(request.slot)
-        self.pool.release(request.blocks, tainted=request.tainted)
+        self._leave(request)
         request.reset()
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(request)
+
+    def _leave(self, request: Request) -> None:
+        """Take the seat and the blocks back from a running request."""
+        self.running.remove(request)
+        self._free_slots.append(request.slot)
+        self.pool.release(request.blocks, tainted=request.tainted)
+        request.blocks = []
 
     def _continue_prefills(self, token_budget: int) -> list[PrefillChunk]:
         chunks = []

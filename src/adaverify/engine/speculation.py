@@ -94,8 +94,7 @@ class Speculation:
 
     def draft(self, plan: StepPlan) -> DraftBlock:
         """Draft for every decode of the plan, as deep as any of them can use."""
-        usable = [request.max_drafts(self.num_speculative_tokens) for request in plan.decodes]
-        depth = max(usable, default=0) if plan.max_draft_budget > 0 else 0
+        depth = max(plan.num_drafts, default=0) if plan.max_draft_budget > 0 else 0
         return self.drafter.propose(plan.decodes, plan.chunks, depth)
 
     @torch.inference_mode()
@@ -152,8 +151,7 @@ class Speculation:
         return torch.nn.functional.pad(values, (0, missing), value=fill) if missing else values
 
     def _num_drafts(self, plan: StepPlan) -> Tensor:
-        usable = [request.max_drafts(self.num_speculative_tokens) for request in plan.decodes]
-        return torch.tensor(usable, dtype=torch.long, device=self.device)
+        return torch.tensor(plan.num_drafts, dtype=torch.long, device=self.device)
 
     def _slots(self, plan: StepPlan) -> Tensor:
         return torch.tensor([request.slot for request in plan.decodes], dtype=torch.long, device=self.device)
