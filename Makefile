@@ -45,6 +45,7 @@ $(VENV)/.created:
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.created
 	$(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt torch
 	$(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
+	$(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt --no-deps speculators hs-connectors
 	touch $@
 
 FETCH = $(PY) -c 'from adaverify.engine.default_model import default_model_path; print(default_model_path())'
@@ -61,6 +62,28 @@ bench-throughput: default-model ## tokens per second without speculation, paired
 
 bench-overhead: default-model ## where a step's time goes, with and without speculation
 	$(PY) -m benchmarks.overhead $(ARGS)
+
+# How the drafters in models/ are made; each takes up to an hour on two cores, the first also makes the answers.
+TRAIN = OMP_NUM_THREADS=$(or $(THREADS),2) $(VENV)/bin/adaverify train
+TRAIN_DATA = --prompts $(SHARED)/data/gsm8k_train.jsonl:3 --prompts $(SHARED)/data/mbpp_train.jsonl:2 \
+	--prompts $(SHARED)/data/chat_train.jsonl:2 --self-prompts 2 --answer-tokens 600000 --draft-vocab-size 10240 --epochs 20 --max-minutes 55
+CHAIN_SIZE = --intermediate-size 1024
+BLOCK_SIZE = --intermediate-size 512 --num-attention-heads 6
+
+.PHONY: drafters
+drafters: $(foreach method,eagle3 mtp dflash dspark dflash2,models/smollm2-135m-$(method)/README.md) ## train the drafters in models/
+
+models/smollm2-135m-eagle3/README.md models/smollm2-135m-mtp/README.md: models/smollm2-135m-%/README.md: | default-model
+	$(TRAIN) $* --out $(@D) $(TRAIN_DATA) $(CHAIN_SIZE) $(ARGS)
+
+models/smollm2-135m-dflash/README.md: | default-model
+	$(TRAIN) dflash --out $(@D) $(TRAIN_DATA) $(BLOCK_SIZE) $(ARGS)
+
+models/smollm2-135m-dspark/README.md: | models/smollm2-135m-dflash/README.md
+	$(TRAIN) dspark --out $(@D) $(TRAIN_DATA) $(BLOCK_SIZE) --rank 24 --init-from models/smollm2-135m-dflash $(ARGS)
+
+models/smollm2-135m-dflash2/README.md: | models/smollm2-135m-dflash/README.md
+	$(TRAIN) dflash2 --out $(@D) $(TRAIN_DATA) $(BLOCK_SIZE) --rank 8 --init-from models/smollm2-135m-dflash $(ARGS)
 
 clean: ## remove the virtual environment and every cache in the tree
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info

@@ -19,7 +19,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from adaverify.drafters.models import read_draft_config
+from adaverify.training.prompts import read_source
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -75,6 +78,20 @@ def chat_prompts(tokenizer: Any, count: int, tag: str) -> list[list[int]]:
         turns = [{"role": "user", "content": f"({tag}, {i}) {text}"}]
         prompts.append(tokenizer.apply_chat_template(turns, add_generation_prompt=True)["input_ids"])
     return prompts
+
+
+def file_prompts(file: Path, limit: int, tokenizer: Any) -> list[list[int]]:
+    """The first turns of the first `limit` lines of a JSONL file, through the chat template, as token ids."""
+    first_turns = [turns[0] for turns in read_source(str(file)).conversations[:limit]]
+    conversations = [[{"role": "user", "content": turn}] for turn in first_turns]
+    return [tokenizer.apply_chat_template(one, add_generation_prompt=True)["input_ids"] for one in conversations]
+
+
+def trained_drafter(folder: str, target: str, depth: int, **more: Any) -> dict[str, Any]:
+    """Speculative configuration for a trained drafter: its own method, `depth` drafts or what its block holds."""
+    config = read_draft_config(folder, AutoConfig.from_pretrained(target))
+    depth = min(depth, config.max_draft_tokens or depth)
+    return {"method": config.method, "model": folder, "num_speculative_tokens": depth, **more}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -32,22 +33,30 @@ class Pair:
 
     target: Path
     drafter: Path
+    method: str = "draft_model"
 
     def llm(
-        self, costs: CostTable | None = TRIMMING_COSTS, k: int = 3, sampling: str = "probabilistic", **options: Any
+        self,
+        costs: CostTable | None = TRIMMING_COSTS,
+        k: int = 3,
+        sampling: str = "probabilistic",
+        speculative: dict[str, Any] | None = None,
+        **options: Any,
     ) -> LLM:
-        """Both with adaptive verification, in float32; without ``costs`` every draft is verified."""
-        speculative = {
-            "method": "draft_model",
+        """Both with adaptive verification, in float32; without ``costs`` every draft is verified.
+
+        ``speculative`` holds further keys of the speculative configuration.
+        """
+        config = {
+            "method": self.method,
             "model": str(self.drafter),
             "num_speculative_tokens": k,
             "draft_sample_method": sampling,
             "enable_adaptive_verification": costs is not None,
         }
-        llm = plain_llm(self.target, speculative_config=speculative, **options)
-        if costs is not None:
-            llm.engine.speculation.set_costs(costs)
-        return llm
+        # measuring them would take longer than most tests
+        with mock.patch("adaverify.engine.factory.profile_costs", return_value=costs):
+            return plain_llm(self.target, speculative_config=config | (speculative or {}), **options)
 
 
 def plain_llm(folder: Path, **options: Any) -> LLM:

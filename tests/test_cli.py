@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import adaverify
 from adaverify.cli import app, main
-from adaverify.config import EngineConfig
+from adaverify.config import EngineConfig, SpeculativeConfig
 from adaverify.engine.stats import EngineStats
 from adaverify.errors import ConfigError
 from adaverify.outputs import CompletionOutput, RequestOutput
@@ -138,7 +138,24 @@ class StubEngine(SimpleNamespace):
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of trained drafters, still without a default one."""
+    monkeypatch.setenv("ADAVERIFY_MODELS", str(tmp_path))
+    return tmp_path
+
+
+def add_default_drafter(models: Path) -> dict[str, Any]:
+    """Put a default drafter into ``models``; returns the configuration that it stands for."""
+    choice = {"model": "tiny-eagle3", "method": "eagle3", "num_speculative_tokens": 3}
+    (models / "default.json").write_text(json.dumps(choice))
+    (models / "tiny-eagle3").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (models / "tiny-eagle3" / name).write_text("x")
+    return choice | {"model": str(models / "tiny-eagle3"), "enable_adaptive_verification": True}
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, models: Path) -> dict[str, Any]:
     """What ``serve`` would have run."""
     seen: dict[str, Any] = {}
     monkeypatch.setenv("COLUMNS", "200")
@@ -202,9 +219,60 @@ def test_the_curl_example_is_one_line_however_narrow_the_terminal(
 
 
 def test_serve_without_target_takes_the_default_model(served: dict[str, Any]) -> None:
-    assert run("serve", "--port", "0").exit_code == 0
+    result = run("serve", "--port", "0")
+    assert result.exit_code == 0
     assert served["state"].engine.config == EngineConfig(model=str(Path("cache/tiny-default")))
     assert served["state"].model_names == ["tiny-default"]
+    (why,) = (line for line in result.stderr.splitlines() if line.startswith("No drafts: "))
+    assert "default.json" in why
+
+
+def test_serve_without_target_takes_the_default_drafter_and_names_it(served: dict[str, Any], models: Path) -> None:
+    drafter = add_default_drafter(models)
+    result = run("serve", "--port", "0", "--seed", "3")
+    assert served["state"].engine.config == EngineConfig.build(
+        model=str(Path("cache/tiny-default")), seed=3, speculative_config=drafter
+    )
+    assert "eagle3 tiny-eagle3, K=3" in result.stderr
+    assert "No drafts" not in result.stderr
+
+
+@pytest.mark.parametrize("args", [["org/target"], ["--no-speculation"], ["org/target", "--no-speculation"]])
+def test_no_default_drafter_for_another_target_or_unwanted(
+    served: dict[str, Any], models: Path, args: list[str]
+) -> None:
+    add_default_drafter(models)
+    result = run("serve", "--port", "0", *args)
+    assert result.exit_code == 0, result.output
+    assert served["state"].engine.config.speculative_config is None
+    assert "No drafts" not in result.stderr
+
+
+def test_a_configured_drafter_comes_before_the_default_one(served: dict[str, Any], models: Path) -> None:
+    add_default_drafter(models)
+    run("serve", "--port", "0", "--speculative-config", DRAFTER)
+    assert served["state"].engine.config.speculative_config == SpeculativeConfig.parse(DRAFTER)
+
+
+def test_no_speculation_with_a_drafter_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "generate", "Hi", "--no-speculation", "--speculative-config", DRAFTER) == 1
+    assert capsys.readouterr().err.startswith("error: --no-speculation and --speculative-config")
+
+
+def test_generate_takes_the_default_drafter_and_profile_does_not(
+    llm: FakeLLM, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module(monkeypatch, "adaverify.engine.default_model", default_model_path=lambda: Path("cache/tiny-default"))
+    module(monkeypatch, "adaverify.engine.profiling", profile_costs=lambda engine: CostTable(CostCurve((1,), (1.0,))))
+    drafter = add_default_drafter(models)
+    assert run("generate", "Hi").exit_code == 0
+    assert llm.made == {"model": str(Path("cache/tiny-default")), "speculative_config": drafter}
+    assert run("generate", "Hi", "--no-speculation").exit_code == 0
+    assert llm.made == {"model": str(Path("cache/tiny-default"))}
+    assert run("profile").exit_code == 0
+    assert llm.made == {"model": str(Path("cache/tiny-default"))}
 
 
 def test_served_names_and_key(served: dict[str, Any]) -> None:

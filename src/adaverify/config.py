@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from adaverify.errors import ConfigError
 
-SpeculativeMethod = Literal["draft_model"]
+SpeculativeMethod = Literal["draft_model", "eagle3", "mtp", "dflash", "dflash2", "dspark"]
 DraftSampleMethod = Literal["probabilistic", "greedy"]
 RejectionSampleMethod = Literal["standard"]
+DraftConfidence = Literal["auto", "head", "estimator"]
 MAX_SPECULATIVE_TOKENS = 16
 
 
@@ -22,9 +23,10 @@ class SpeculativeConfig(BaseModel):
     Attributes
     ----------
     method : str
-        Drafting method; ``draft_model`` is a standalone smaller language model.
+        Drafting method: ``draft_model`` is a standalone smaller language model; ``eagle3``, ``mtp``, ``dflash``,
+        ``dflash2`` and ``dspark`` read the target's hidden states.
     model : str
-        Folder or hub name of the drafter.
+        Folder of the drafter, or hub name.
     num_speculative_tokens : int
         K, the number of draft tokens proposed per request and round, 1 to 16.
     draft_sample_method : str
@@ -34,6 +36,11 @@ class SpeculativeConfig(BaseModel):
         ``standard``: accept with min(1, p/q), else draw from the residual (Leviathan et al. 2023).
     enable_adaptive_verification : bool
         Verify only the drafts worth their cost.
+    draft_confidence : str
+        Where the chance of acceptance comes from: ``head`` (the drafter's own), ``estimator`` (fitted while
+        serving), or ``auto``, the head if there is one.
+    scale_draft_confidence : bool
+        Correct the head by the temperatures in its checkpoint (sequential temperature scaling).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,6 +51,8 @@ class SpeculativeConfig(BaseModel):
     draft_sample_method: DraftSampleMethod = "probabilistic"
     rejection_sample_method: RejectionSampleMethod = "standard"
     enable_adaptive_verification: bool = False
+    draft_confidence: DraftConfidence = "auto"
+    scale_draft_confidence: bool = False
 
     @classmethod
     def parse(cls, value: SpeculativeConfig | dict[str, Any] | str | None) -> SpeculativeConfig | None:

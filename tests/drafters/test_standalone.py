@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 import torch
+from tests.drafters.support import record
 from tests.support import random_prompts
 from transformers import AutoModelForCausalLM
 
 from adaverify import SamplingParams
-from adaverify.drafters.base import DraftBlock
 from adaverify.policy.features import log_odds_of_max
 from adaverify.sampling.processors import SamplingTensors, filtered_probabilities
 
@@ -24,37 +22,6 @@ PARAMS = [
     SamplingParams(temperature=1.0, min_p=0.1, max_tokens=9, ignore_eos=True),
     SamplingParams(temperature=0.0, max_tokens=18, ignore_eos=True),
 ]
-
-
-@dataclass
-class Call:
-    """One block, with what each request held when it was drafted."""
-
-    texts: list[list[int]]
-    params: list[SamplingParams]
-    num_drafts: list[int]
-    block: DraftBlock = field(repr=False)
-
-
-def record(llm) -> list[Call]:
-    """Every block that the drafter of ``llm`` makes from now on."""
-    calls: list[Call] = []
-    drafter = llm.engine.speculation.drafter
-    propose = drafter.propose
-
-    def recording(requests, chunks, depth):
-        texts = [list(request.token_ids) for request in requests]
-        room = [min(depth, request.max_drafts(K)) for request in requests]
-        block = propose(requests, chunks, depth)
-        if block.depth:
-            kept = DraftBlock(
-                block.token_ids.clone(), block.features.clone(), None if block.q is None else block.q.clone()
-            )
-            calls.append(Call(texts, [request.params for request in requests], room, kept))
-        return block
-
-    drafter.propose = recording
-    return calls
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +63,9 @@ def test_blocks_equal_a_pass_from_scratch(pair, model, sampling, options):
             torch.testing.assert_close(call.block.features[row, :count], features, rtol=1e-3, atol=1e-3)
             if sampling == "greedy" or params.is_greedy:
                 assert drafts == logits.argmax(-1).tolist()
-            if call.block.q is not None and not params.is_greedy:
-                q = call.block.q.view(len(call.texts), -1, 48)[row, :count]
+            if call.block.laws is not None and not params.is_greedy:
+                assert call.block.laws.columns is None
+                q = call.block.laws.q.view(len(call.texts), -1, 48)[row, :count]
                 expected = filtered_probabilities(logits, each.temperature, each.top_k, each.top_p, each.min_p)
                 torch.testing.assert_close(q, expected / expected.sum(-1, keepdim=True), rtol=1e-3, atol=1e-4)
                 assert (q.gather(1, torch.tensor(drafts)[:, None]) > 0).all()
@@ -114,7 +82,7 @@ def test_q_is_the_law_that_drafts_are_drawn_from(pair):
         for row, text in enumerate(call.texts):
             if text == [1, 2, 3, 4]:
                 counts[call.block.token_ids[row, 0]] += 1
-                law = call.block.q[call.block.q_start(row)]
+                law = call.block.laws.q[call.block.law_start(row)]
     assert counts.sum() == 1500
     assert counts[law == 0].sum() == 0
     kept = law > 0
@@ -131,12 +99,12 @@ def test_q_is_left_out_where_drafts_are_one_hot(pair, sampling):
     llm = pair.llm(costs=None, k=K, sampling=sampling)
     calls = record(llm)
     llm.generate(PROMPTS[:2], [PARAMS[0], PARAMS[5]])
-    assert all(call.block.q is None and call.block.q_start(1) is None for call in calls)
+    assert all(call.block.laws is None and call.block.law_start(1) is None for call in calls)
     calls.clear()
     llm.generate(PROMPTS[:2], [PARAMS[0], PARAMS[1]])
     mixed = [call for call in calls if not all(params.is_greedy for params in call.params)]
     assert mixed
-    assert all((call.block.q is None) == (sampling == "greedy") for call in mixed)
+    assert all((call.block.laws is None) == (sampling == "greedy") for call in mixed)
 
 
 def test_cached_blocks_hold_what_the_drafter_has_read(pair):

@@ -13,13 +13,11 @@ def store(num_blocks: int = 4, block_size: int = 3) -> PagedKV:
     return PagedKV(SHAPES, num_blocks, block_size, torch.float32, CPU)
 
 
-def test_bytes_per_block_count_all_layers_keys_and_values():
+def test_bytes_per_token_count_all_layers_keys_and_values():
     per_token = 2 * (4 + 3) + 1 * (8 + 8)
-    assert PagedKV.bytes_per_block(SHAPES, 3, torch.bfloat16) == per_token * 3 * 2
+    assert PagedKV.bytes_per_token(SHAPES, torch.bfloat16) == per_token * 2
     kv = store()
-    assert sum(kv.layer(i).slots[: kv.block_size].nbytes for i in SHAPES) == PagedKV.bytes_per_block(
-        SHAPES, 3, torch.float32
-    )
+    assert sum(kv.layer(i).slots[0].nbytes for i in SHAPES) == PagedKV.bytes_per_token(SHAPES, torch.float32)
 
 
 def test_what_is_written_is_read_through_the_block_table():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from tests.drafters.support import METHODS, save_echoing_target, trained
 from tests.support import Pair, save_related_model, save_tiny_model
 from transformers import LlamaForCausalLM
 
@@ -71,6 +73,25 @@ def test_adaptive_verification_keeps_the_targets_law(small, sampling, temperatur
     assert result.drafted > result.admitted > result.accepted > SAMPLES / 10
 
 
+@pytest.fixture(scope="module")
+def echoing(tmp_path_factory) -> Path:
+    return save_echoing_target(tmp_path_factory.mktemp("echoing"), vocab_size=16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+@pytest.mark.parametrize("method", METHODS)
+def test_trained_drafters_keep_the_targets_law(echoing, tmp_path, method, top_p):
+    """DSpark's own head decides, the estimator with the others."""
+    params = SamplingParams(temperature=1.0, top_p=top_p, max_tokens=LENGTH, ignore_eos=True)
+    llm = build(trained(tmp_path, echoing, method), "probabilistic", CLIFF)
+    result = check_losslessness(draw(llm, params, SAMPLES // 2), law_of(echoing, params), llm.stats())
+    print(result)
+    assert result.conclusion is Conclusion.EXACT, result
+    assert result.num_cells > 60
+    assert result.drafted > result.admitted > result.accepted > SAMPLES / 50
+
+
 @pytest.mark.slow
 def test_scoring_the_drawn_token_is_found_out(small):
     """The negative control: the first case above, but trimmed by q of the drawn token, which the design forbids."""
@@ -80,9 +101,9 @@ def test_scoring_the_drawn_token_is_found_out(small):
 
     def propose_with_forbidden_scores(*args):
         block = propose(*args)
-        if block.q is None or block.depth == 0:
+        if block.laws is None or block.depth == 0:
             return block
-        drawn = block.q.gather(-1, block.token_ids.reshape(-1, 1)).view_as(block.features)
+        drawn = block.laws.q.gather(-1, block.token_ids.reshape(-1, 1)).view_as(block.features)
         return replace(block, features=torch.logit(drawn, eps=1e-6))
 
     llm.engine.speculation.drafter.propose = propose_with_forbidden_scores

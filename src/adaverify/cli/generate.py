@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adaverify.cli.console import announce, err, fail
-from adaverify.cli.options import engine_values, with_engine_flags
+from adaverify.cli.options import NO_SPECULATION, engine_values, with_engine_flags
 from adaverify.errors import RequestFailedError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="String that ends the text; repeat for several.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-sequence token.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print outputs and counters as JSON.")] = False,
+    no_speculation: Annotated[bool, NO_SPECULATION] = False,
     engine_flags: dict[str, Any] | None = None,
 ) -> None:
     """Generate text from prompts, without a server."""
@@ -55,7 +56,7 @@ def generate(
         ignore_eos=ignore_eos,
         max_tokens=max_tokens,
     )
-    values = engine_values(model, engine_flags or {})
+    values = engine_values(model, engine_flags or {}, default_drafts=True, no_speculation=no_speculation)
     announce(values["model"])
     from adaverify import LLM
 

@@ -9,7 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from adaverify.cli.console import err
 from adaverify.config import EngineConfig
+from adaverify.errors import ConfigError
+
+NO_SPECULATION = typer.Option("--no-speculation", help="Without the default model's drafter.", rich_help_panel="Engine")
 
 _ENGINE_FLAGS: dict[str, tuple[Any, str]] = {
     "tokenizer": (str | None, "Folder or hub name of the tokenizer; the target's own by default."),
@@ -74,10 +78,21 @@ def _flag(name: str, kind: Any, text: str) -> inspect.Parameter:
     )
 
 
-def engine_values(target: str | None, engine_flags: dict[str, Any]) -> dict[str, Any]:
+def engine_values(
+    target: str | None, engine_flags: dict[str, Any], default_drafts: bool = False, no_speculation: bool = False
+) -> dict[str, Any]:
     """Fields of the engine's configuration: the flags that were given, and the target or the default model.
 
     The flags are checked first, so that a slip in them does not cost a download.
+
+    Parameters
+    ----------
+    target : str, optional
+    engine_flags : dict
+    default_drafts : bool
+        Without a target, take the default model's drafter too, if there is one and no other is configured.
+    no_speculation : bool
+        Take none.
 
     Raises
     ------
@@ -85,9 +100,16 @@ def engine_values(target: str | None, engine_flags: dict[str, Any]) -> dict[str,
         A flag is wrong, or no target is named and the default model cannot be had.
     """
     EngineConfig.build(model=target or "default", **engine_flags)
+    speculative = engine_flags.get("speculative_config")
+    if no_speculation and speculative is not None:
+        raise ConfigError("--no-speculation and --speculative-config contradict each other; leave one of them out")
+    given = {name: value for name, value in engine_flags.items() if value != EngineConfig.model_fields[name].default}
     if target is None:
+        from adaverify.engine.default_drafter import default_drafter
         from adaverify.engine.default_model import default_model_path
 
+        if default_drafts and not no_speculation and speculative is None:
+            drafter = default_drafter(lambda why: err.print(f"No drafts: {why}", soft_wrap=True, markup=False))
+            given |= {"speculative_config": drafter} if drafter else {}
         target = str(default_model_path())
-    given = {name: value for name, value in engine_flags.items() if value != EngineConfig.model_fields[name].default}
     return {"model": target, **given}

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adaverify.cli.console import announce, err
-from adaverify.cli.options import engine_values, with_engine_flags
+from adaverify.cli.options import NO_SPECULATION, engine_values, with_engine_flags
 from adaverify.config import EngineConfig, SpeculativeConfig
 from adaverify.errors import ConfigError
 
@@ -39,10 +39,13 @@ def serve(
     shutdown_grace: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests get to finish after SIGTERM.")
     ] = 30.0,
+    no_speculation: Annotated[bool, NO_SPECULATION] = False,
     engine_flags: dict[str, Any] | None = None,
 ) -> None:
     """Serve a model with the OpenAI API."""
-    config = EngineConfig.build(**engine_values(target, engine_flags or {}))
+    config = EngineConfig.build(
+        **engine_values(target, engine_flags or {}, default_drafts=True, no_speculation=no_speculation)
+    )
     names = served_model_name or [target or Path(config.model).name]
     run = _load_server()
     listener = run.bind(host, port)

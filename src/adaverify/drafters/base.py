@@ -10,7 +10,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from adaverify.engine.request import Request
+from adaverify.engine.runner import ForwardOutput
 from adaverify.engine.scheduler import PrefillChunk
+from adaverify.sampling.laws import DraftLaws
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,25 @@ class DraftBlock:
     token_ids : Tensor [R, K], int64
     features : Tensor [R, K], float32
         Log-odds of the most likely draft token; nan where the draft distribution was not finite.
-    q : Tensor [R * K, V], float32, optional
-        The laws that the drafts were drawn from; row r * K + i for draft i of request r. None: one-hot.
+    laws : DraftLaws, optional
+        What the drafts were drawn from; row r * K + i for draft i of request r. None: one-hot.
+    confidence : Tensor [R, K], float32, optional
+        Log-odds of acceptance from the drafter's own confidence head.
     """
 
     token_ids: Tensor
     features: Tensor
-    q: Tensor | None
+    laws: DraftLaws | None
+    confidence: Tensor | None = None
 
     @property
     def depth(self) -> int:
         """Positions drafted, K."""
         return self.token_ids.shape[1]
 
-    def q_start(self, row: int) -> int | None:
-        """Row of ``q`` for the first draft of request ``row``."""
-        return None if self.q is None else row * self.depth
+    def law_start(self, row: int) -> int | None:
+        """Row of ``laws`` for the first draft of request ``row``."""
+        return None if self.laws is None else row * self.depth
 
 
 class Drafter(ABC):
@@ -48,9 +53,12 @@ class Drafter(ABC):
     knows_q_before_draw : bool
         Whether all draft distributions of a block are known before any of its tokens is drawn. Only then may
         the draft budget look at the confidences of the present block.
+    has_confidence_head : bool
+        Whether its blocks bring a confidence of their own.
     """
 
     knows_q_before_draw: ClassVar[bool]
+    has_confidence_head: bool = False
 
     @abstractmethod
     def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
@@ -64,4 +72,23 @@ class Drafter(ABC):
             Prompt tokens that the target computes in this step.
         depth : int
             0 only takes in the chunks.
+        """
+
+    @abstractmethod
+    def absorb(
+        self,
+        output: ForwardOutput,
+        requests: Sequence[Request],
+        num_drafts: Sequence[int],
+        chunks: Sequence[PrefillChunk],
+    ) -> None:
+        """Read the target's pass of this step, before anything is known of acceptance.
+
+        Parameters
+        ----------
+        output : ForwardOutput
+            Rows of the decodes (last token and admitted drafts), then of the chunks.
+        requests, num_drafts : sequence of Request, sequence of int
+            The decodes and the drafts admitted for each.
+        chunks : sequence of PrefillChunk
         """

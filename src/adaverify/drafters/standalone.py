@@ -10,13 +10,11 @@ from torch import Tensor
 
 from adaverify.drafters.base import DraftBlock, Drafter
 from adaverify.drafters.vocabulary import align_logits
+from adaverify.drafters.writer import DraftWriter, LawBuffer
 from adaverify.engine.batch import Segment
 from adaverify.engine.request import Request
-from adaverify.engine.runner import ModelRunner
+from adaverify.engine.runner import ForwardOutput, ModelRunner
 from adaverify.engine.scheduler import PrefillChunk
-from adaverify.policy.features import log_odds_of_max
-from adaverify.sampling.processors import SamplingTensors, draw_drafts
-from adaverify.sampling.rng import Purpose, uniforms
 
 
 class StandaloneDrafter(Drafter):
@@ -41,32 +39,30 @@ class StandaloneDrafter(Drafter):
         self.runner = runner
         self.vocab_size = vocab_size
         self.greedy = greedy
-        self._q_buffer = torch.empty(0)
+        self._laws = LawBuffer(runner.device)
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
         """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`."""
-        device = self.runner.device
-        sampling = SamplingTensors.from_params([r.params for r in requests], [r.seed for r in requests], device)
-        one_hot = self.greedy or all(r.params.is_greedy for r in requests)
-        q = None if one_hot else self._q_rows(len(requests) * depth).view(len(requests), depth, self.vocab_size)
-        noise = self._noise(requests, depth, sampling.seeds)
-        tokens = torch.empty(len(requests), depth, dtype=torch.long, device=device)
-        features = torch.empty(len(requests), depth, device=device)
+        writer = DraftWriter(requests, depth, self.vocab_size, self.greedy, self._laws, self.runner.device)
         logits = self._take_in(requests if depth else [], chunks)
         for i in range(depth):
             if i > 0:
-                logits = self._extend(requests, tokens[:, i - 1], i)
-            logits = align_logits(logits, self.vocab_size).float()
-            features[:, i] = log_odds_of_max(logits, sampling.temperature)
-            if q is None:
-                tokens[:, i] = logits.max(dim=-1).indices
-            else:
-                tokens[:, i], q[:, i] = draw_drafts(logits, sampling, noise[:, i])
+                logits = self._extend(requests, writer.tokens[:, i - 1], i)
+            writer.draw(i, align_logits(logits, self.vocab_size))
         for request in requests if depth else []:
             # the last draft of the block has been drawn but not read
             request.num_draft_computed = request.num_tokens + depth - 1
-        return DraftBlock(tokens, features, None if q is None else q.flatten(0, 1))
+        return writer.block()
+
+    def absorb(
+        self,
+        output: ForwardOutput,
+        requests: Sequence[Request],
+        num_drafts: Sequence[int],
+        chunks: Sequence[PrefillChunk],
+    ) -> None:
+        """Nothing: the model reads tokens only."""
 
     def _take_in(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk]) -> Tensor:
         """Compute the tokens that the drafter has not seen; returns the logits after each request's last token."""
@@ -92,15 +88,3 @@ class StandaloneDrafter(Drafter):
             for request, token in zip(requests, last.tolist(), strict=True)
         ]
         return self.runner.forward(segments).logits
-
-    def _noise(self, requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:
-        """Uniforms [R, K], keyed by position and by depth in the block: see ``sampling.rng``."""
-        first = torch.tensor([r.num_tokens for r in requests], dtype=torch.long, device=seeds.device)
-        depths = torch.arange(depth, device=seeds.device).expand(len(requests), -1)
-        return uniforms(seeds, Purpose.DRAFT, first[:, None] + depths, depths)
-
-    def _q_rows(self, num_rows: int) -> Tensor:
-        """Storage for ``num_rows`` laws; kept, since fresh pages cost more than the drafts' arithmetic."""
-        if self._q_buffer.numel() < num_rows * self.vocab_size:
-            self._q_buffer = torch.empty(num_rows * self.vocab_size, device=self.runner.device)
-        return self._q_buffer[: num_rows * self.vocab_size].view(num_rows, self.vocab_size)

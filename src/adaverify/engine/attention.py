@@ -38,6 +38,8 @@ class QueryGroup:
         all requests have Q queries: then nothing moves.
     unpad : Tensor [T_group], int64, optional
         Where each row of the group lies in the flattened padded result.
+    first_key : int
+        Keys at positions before it are masked: draft models without a row at position 0 have none there.
     """
 
     rows: slice
@@ -45,10 +47,14 @@ class QueryGroup:
     block_tables: Tensor
     pad: Tensor | None = None
     unpad: Tensor | None = None
+    first_key: int = 0
     masks: dict[tuple[int | None, int, torch.dtype], Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None, heads_per_kv: int, block_size: int, dtype: torch.dtype) -> Tensor:
-        """Additive mask [R, 1, heads_per_kv * Q, L]: key j counts for query position t iff t - window < j <= t."""
+        """Additive mask [R, 1, heads_per_kv * Q, L]: key j counts for query position t iff t - window < j <= t.
+
+        And iff j is not before ``first_key``.
+        """
         key = (window, heads_per_kv, dtype)
         if key not in self.masks:
             num_keys = self.block_tables.shape[1] * block_size
@@ -57,6 +63,8 @@ class QueryGroup:
             allowed = keys <= queries
             if window is not None:
                 allowed &= keys > queries - window
+            if self.first_key:
+                allowed &= keys >= self.first_key
             mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
             self.masks[key] = mask.repeat(1, 1, heads_per_kv, 1)
         return self.masks[key]

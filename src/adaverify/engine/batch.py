@@ -55,20 +55,31 @@ class PackedBatch:
     context: PagedContext
 
 
-def pack(segments: Sequence[Segment], kv: PagedKV, device: torch.device, max_padded_query: int) -> PackedBatch:
+def pack(
+    segments: Sequence[Segment],
+    kv: PagedKV,
+    device: torch.device,
+    max_padded_query: int,
+    first_key: int = 0,
+    whole_segments: bool = False,
+) -> PackedBatch:
     """Pack ``segments`` for a model whose keys and values live in ``kv``.
 
     Parameters
     ----------
     max_padded_query : int
         Segments up to this length are padded together; longer ones are attended alone.
+    first_key : int
+        Keys at positions before it are masked.
+    whole_segments : bool
+        Rows attend to their whole segment, as far as it has blocks, instead of up to themselves.
     """
     lengths = np.array([len(segment.token_ids) for segment in segments])
     starts = np.array([segment.start for segment in segments])
     firsts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     positions = np.repeat(starts - firsts, lengths) + np.arange(lengths.sum())
     token_ids = np.concatenate([np.asarray(segment.token_ids, dtype=np.int64) for segment in segments])
-    slots = _slots(segments, lengths, positions, kv.block_size)
+    slots = slots_of(segments, lengths, positions, kv.block_size)
     logit_rows = np.concatenate(
         [
             np.arange(first + length - segment.num_logits, first + length)
@@ -76,7 +87,7 @@ def pack(segments: Sequence[Segment], kv: PagedKV, device: torch.device, max_pad
         ]
     )
     groups = [
-        _group(segments[i:j], lengths[i:j], starts[i:j], firsts[i:j], kv.block_size, device)
+        _group(segments[i:j], lengths[i:j], starts[i:j], firsts[i:j], kv.block_size, device, first_key, whole_segments)
         for i, j in _runs(lengths, starts + lengths, max_padded_query)
     ]
     return PackedBatch(
@@ -104,7 +115,7 @@ def _runs(lengths: np.ndarray, contexts: np.ndarray, max_padded_query: int) -> l
     return runs
 
 
-def _slots(segments: Sequence[Segment], lengths: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:
+def slots_of(segments: Sequence[Segment], lengths: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:
     """Slot of every packed token; a position without a block goes to the null block."""
     tables = _block_table([segment.blocks for segment in segments])
     rows = np.repeat(np.arange(len(segments)), lengths)
@@ -121,19 +132,27 @@ def _group(
     firsts: np.ndarray,
     block_size: int,
     device: torch.device,
+    first_key: int,
+    whole_segments: bool,
 ) -> QueryGroup:
     first = int(firsts[0])
     width = int(lengths.max())
     columns = np.minimum(np.arange(width)[None, :], lengths[:, None] - 1)
+    query_positions = starts[:, None] + columns
+    if whole_segments:
+        room = np.array([len(segment.blocks) * block_size for segment in segments])
+        ends = np.minimum(starts + lengths, room) - 1
+        query_positions = np.repeat(ends[:, None], width, axis=1)
     valid = np.arange(width)[None, :] < lengths[:, None]
     num_blocks = -(-(starts + lengths) // block_size)
     tables = _block_table([segment.blocks[:n] for segment, n in zip(segments, num_blocks, strict=True)])
     return QueryGroup(
         rows=slice(first, first + int(lengths.sum())),
-        query_positions=_to(starts[:, None] + columns, device),
+        query_positions=_to(query_positions, device),
         block_tables=_to(tables, device),
         pad=None if valid.all() else _to(firsts[:, None] - first + columns, device),
         unpad=None if valid.all() else _to(np.flatnonzero(valid), device),
+        first_key=first_key,
     )
 
 

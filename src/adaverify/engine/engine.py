@@ -130,6 +130,9 @@ class Engine:
             segments = self._segments(plan, drafts)
         with self._timed("target"):
             output = self.runner.forward(segments)
+        if self.speculation is not None:
+            with self._timed("draft"):
+                self.speculation.drafter.absorb(output, plan.decodes, admitted, plan.chunks)
         with self._timed("sample"):
             sampling = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.samples]
             results = self._sample(output.logits, sampling, drafts, current)
@@ -198,11 +201,11 @@ class Engine:
                     prompt_token_ids=request.prompt_token_ids,
                     output_token_ids=request.output_token_ids,
                     draft_token_ids=draft,
-                    q_start=current.block.q_start(row) if current and draft else None,
+                    q_start=current.block.law_start(row) if current and draft else None,
                     eos_token_ids=request.eos_token_ids,
                 )
             )
-        return sample(logits, requests, current.block.q if current else None)
+        return sample(logits, requests, current.block.laws if current else None)
 
     def _observe(
         self,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from adaverify.config import EngineConfig, SpeculativeConfig
-from adaverify.drafters.standalone import StandaloneDrafter
-from adaverify.drafters.vocabulary import check_same_tokenizer
+from adaverify.config import EngineConfig
+from adaverify.drafters.load import load_drafter
 from adaverify.engine import loader
 from adaverify.engine.block_pool import BlockPool
 from adaverify.engine.engine import Engine
@@ -13,6 +12,7 @@ from adaverify.engine.loader import LoadedModel
 from adaverify.engine.profiling import profile_costs
 from adaverify.engine.runner import ModelRunner
 from adaverify.engine.speculation import Speculation
+from adaverify.engine.taps import HiddenTaps
 
 
 def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
@@ -35,50 +35,45 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
         loader.check_name(speculative.model, "drafter")
     target = loader.load_model(config.model, config.dtype, device, "target")
     tokenizer = loader.load_tokenizer(config.tokenizer or config.model)
-    models = [target]
-    if speculative is not None:
-        models.append(loader.load_model(speculative.model, _dtype_name(target), device, "drafter"))
-        check_same_tokenizer(config.model, tokenizer, speculative.model, loader.load_tokenizer(speculative.model))
-    max_len = loader.max_model_len(config, *models)
-    num_blocks = loader.num_kv_blocks(config, max_len, device, *models)
+    drafter = load_drafter(speculative, target, tokenizer) if speculative is not None else None
+    limits = {config.model: target.max_positions}
+    if speculative is not None and drafter is not None:
+        limits[speculative.model] = drafter.max_positions
+    max_len = loader.max_model_len(config, limits)
+    bytes_per_token = target.bytes_per_token + (drafter.bytes_per_token if drafter else 0)
+    num_blocks = loader.num_kv_blocks(config, max_len, device, bytes_per_token)
     max_len = min(max_len, (num_blocks - 1) * config.block_size)
     config = config.model_copy(
         update={
-            "dtype": _dtype_name(target),
+            "dtype": str(target.model.dtype).removeprefix("torch."),
             "device": device.type,
             "max_model_len": max_len,
             "num_kv_blocks": num_blocks - 1,
         }
     )
-    runners = [_runner(model, config, num_blocks) for model in models]
+    speculation = None
+    if speculative is not None and drafter is not None:
+        speculation = Speculation(
+            speculative, drafter.build(num_blocks, config), config.max_num_seqs, config.max_num_batched_tokens, device
+        )
     engine = Engine(
         config=config,
         tokenizer=tokenizer,
-        runner=runners[0],
+        runner=_target_runner(target, config, num_blocks, drafter.tap_layer_ids if drafter else ()),
         pool=BlockPool(num_blocks, config.block_size, config.enable_prefix_caching),
         max_model_len=max_len,
         eos_token_ids=target.eos_token_ids,
-        speculation=_speculation(speculative, config, runners, target) if speculative else None,
+        speculation=speculation,
     )
-    if profile and engine.speculation is not None and engine.speculation.adaptive:
-        engine.speculation.set_costs(profile_costs(engine))
+    if profile and speculation is not None and speculation.adaptive:
+        speculation.set_costs(profile_costs(engine))
     return engine
 
 
-def _runner(loaded: LoadedModel, config: EngineConfig, num_blocks: int) -> ModelRunner:
-    model = loaded.model
-    kv = PagedKV(loaded.shapes, num_blocks, config.block_size, model.dtype, model.device)
-    speculative = config.speculative_config
-    return ModelRunner(model, kv, max_padded_query=1 + (speculative.num_speculative_tokens if speculative else 0))
-
-
-def _speculation(
-    speculative: SpeculativeConfig, config: EngineConfig, runners: list[ModelRunner], target: LoadedModel
-) -> Speculation:
-    drafter = StandaloneDrafter(runners[1], target.vocab_size, greedy=speculative.draft_sample_method == "greedy")
-    return Speculation(speculative, drafter, config.max_num_seqs, config.max_num_batched_tokens, target.model.device)
-
-
-def _dtype_name(target: LoadedModel) -> str:
-    """The target's dtype, in which the drafter computes too."""
-    return str(target.model.dtype).removeprefix("torch.")
+def _target_runner(
+    target: LoadedModel, config: EngineConfig, num_blocks: int, tap_layer_ids: tuple[int, ...]
+) -> ModelRunner:
+    model, speculative = target.model, config.speculative_config
+    kv = PagedKV(target.shapes, num_blocks, config.block_size, model.dtype, model.device)
+    padded = 1 + (speculative.num_speculative_tokens if speculative else 0)
+    return ModelRunner(model, kv, padded, HiddenTaps(model, tap_layer_ids) if tap_layer_ids else None)

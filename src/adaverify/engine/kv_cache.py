@@ -91,9 +91,9 @@ class PagedKV:
         self._layers = {index: LayerKV(shape, num_blocks, block_size, dtype, device) for index, shape in shapes.items()}
 
     @staticmethod
-    def bytes_per_block(shapes: dict[int, LayerShape], block_size: int, dtype: torch.dtype) -> int:
-        """Memory of one block over all layers, in bytes."""
-        return sum(shape.width for shape in shapes.values()) * block_size * dtype.itemsize
+    def bytes_per_token(shapes: dict[int, LayerShape], dtype: torch.dtype) -> int:
+        """Memory of one token over all layers, in bytes."""
+        return sum(shape.width for shape in shapes.values()) * dtype.itemsize
 
     def layer(self, index: int) -> LayerKV:
         """The store of layer ``index``."""

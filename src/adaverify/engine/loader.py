@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from adaverify.config import EngineConfig
@@ -27,6 +29,11 @@ class LoadedModel:
         """Longest sequence that the model was made for, if its configuration says."""
         text_config = self.model.config.get_text_config()
         return getattr(text_config, "max_position_embeddings", None)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values of a token over all layers, in bytes."""
+        return PagedKV.bytes_per_token(self.shapes, self.model.dtype)
 
     @property
     def vocab_size(self) -> int:
@@ -104,31 +111,36 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def max_model_len(config: EngineConfig, *models: LoadedModel) -> int:
-    """Longest prompt plus output, from the configuration and what the models can take.
+def max_model_len(config: EngineConfig, limits: Mapping[str, int | None]) -> int:
+    """Longest prompt plus output, from the configuration and what each model, by name, can take.
 
     Raises
     ------
     ConfigError
         More was asked for than a model can take.
     """
-    limits = {model.name: model.max_positions for model in models if model.max_positions is not None}
     asked = config.max_model_len
     for name, limit in limits.items():
-        if asked is not None and asked > limit:
+        if asked is not None and limit is not None and asked > limit:
             raise ConfigError(f"max_model_len {asked} is more than the {limit} positions of {name!r}; lower it")
-    return asked if asked is not None else min(limits.values(), default=2048)
+    known = [limit for limit in limits.values() if limit is not None]
+    return asked if asked is not None else min(known, default=2048)
 
 
-def num_kv_blocks(config: EngineConfig, max_len: int, device: torch.device, *models: LoadedModel) -> int:
+def num_kv_blocks(config: EngineConfig, max_len: int, device: torch.device, bytes_per_token: int) -> int:
     """Blocks of the pool, null block included, from the memory allowed.
+
+    Parameters
+    ----------
+    bytes_per_token : int
+        What target and drafter together keep of a token.
 
     Raises
     ------
     ConfigError
         A request of ``max_len`` tokens, or a batch of ``max_num_seqs``, would not fit.
     """
-    per_block = sum(PagedKV.bytes_per_block(m.shapes, config.block_size, m.model.dtype) for m in models)
+    per_block = bytes_per_token * config.block_size
     wanted = config.max_num_seqs * -(-max_len // config.block_size)
     if config.num_kv_blocks is not None:
         blocks = config.num_kv_blocks
@@ -169,6 +181,27 @@ def check_name(name: str, role: str) -> None:
             raise ConfigError(f"{role} {name!r}: no such folder")
         if not (path.expanduser() / "config.json").exists():
             raise ConfigError(f"{role} {name!r} holds no config.json: it is not a Hugging Face model folder")
+
+
+def checkpoint_folder(name: str, role: str) -> Path:
+    """Folder of a checkpoint that is not a language model by itself; a hub name is fetched.
+
+    Raises
+    ------
+    ConfigError
+        There is neither such a folder nor such a repository.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    check_name(name, role)
+    try:
+        return Path(snapshot_download(name))
+    except Exception as error:
+        raise ConfigError(
+            f"{role} {name!r}: no such folder, and it cannot be fetched from the hub ({_first_line(error)}). "
+            "Check the spelling, or give the path of a folder"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -127,7 +127,10 @@ def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[in
     ]
 
     def run() -> None:
-        sample(engine.runner.forward(segments).logits, requests, None)
+        output = engine.runner.forward(segments)
+        if speculation:
+            speculation.drafter.absorb(output, [], [], [])
+        sample(output.logits, requests, None)
 
     return run
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from adaverify.engine.batch import Segment, pack
 from adaverify.engine.kv_cache import PagedKV
+from adaverify.engine.taps import HiddenTaps
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,18 @@ class ForwardOutput:
         In the model's dtype, of the rows that the segments asked for, in order.
     finite : Tensor [T], bool
         Whether each packed row's keys and values were finite in every layer.
+    slots : Tensor [T], int64
+        Slot of each packed row in the KV blocks.
+    positions : Tensor [1, T], int64
+    hidden : Tensor [T, n * H], optional
+        Hidden states of each packed row at the taps, side by side.
     """
 
     logits: Tensor
     finite: Tensor
+    slots: Tensor
+    positions: Tensor
+    hidden: Tensor | None = None
 
 
 class ModelRunner:
@@ -39,14 +48,19 @@ class ModelRunner:
     kv : PagedKV
     max_padded_query : int
         Segments up to this length are padded together in attention.
+    taps : HiddenTaps, optional
+        Hidden states to hand out with the logits.
     """
 
-    def __init__(self, model: PreTrainedModel, kv: PagedKV, max_padded_query: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, kv: PagedKV, max_padded_query: int, taps: HiddenTaps | None = None
+    ) -> None:
         self.model = model
         self.kv = kv
         self.device = model.device
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self.max_padded_query = max_padded_query
+        self.taps = taps
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> ForwardOutput:
@@ -60,4 +74,10 @@ class ModelRunner:
             paged=batch.context,
         )
         assert batch.context.total is not None, "the model called no attention layer"
-        return ForwardOutput(output.logits[0], batch.context.total.isfinite())
+        return ForwardOutput(
+            logits=output.logits[0],
+            finite=batch.context.total.isfinite(),
+            slots=batch.context.slots,
+            positions=batch.positions,
+            hidden=self.taps.take() if self.taps else None,
+        )

@@ -11,6 +11,7 @@ from torch import Tensor
 from adaverify.config import SpeculativeConfig
 from adaverify.drafters.base import DraftBlock, Drafter
 from adaverify.engine.scheduler import StepPlan
+from adaverify.errors import ConfigError
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
@@ -70,6 +71,7 @@ class Speculation:
         self.drafter = drafter
         self.device = device
         self.estimator = OnlineAcceptanceEstimator(config.num_speculative_tokens, device=device)
+        self.reads_head = _reads_head(config, drafter)
         self.costs: MaterializedCosts | None = None
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
@@ -104,7 +106,7 @@ class Speculation:
             return None
         slots, num_drafts = self._slots(plan), self._num_drafts(plan)
         features = self._pad(block.features, torch.nan)
-        confidences = self.estimator.predict(features)
+        confidences = self._confidences(block, features)
         self._stale[slots] = confidences.nan_to_num(0.0)
         if budget is None:
             budget = self._budget(plan)
@@ -132,7 +134,9 @@ class Speculation:
 
     @torch.inference_mode()
     def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:
-        """Learn from a verified round; ``telling`` says whose labels count."""
+        """Learn from a verified round; ``telling`` says whose labels count. A confidence head learns nothing."""
+        if self.reads_head:
+            return
         self.estimator.observe(
             current.features,
             current.confidences,
@@ -144,6 +148,14 @@ class Speculation:
     def end_step(self) -> None:
         """Count the step; the estimator refits after so many."""
         self.estimator.end_step()
+
+    def _confidences(self, block: DraftBlock, features: Tensor) -> Tensor:
+        """Chance of acceptance of each draft [R, K], given that the ones before it are accepted."""
+        if not self.reads_head:
+            return self.estimator.predict(features)
+        assert block.confidence is not None
+        # the head reads the network's state: where the draft law is not finite there is nothing to be confident of
+        return self._pad(block.confidence.sigmoid(), torch.nan).where(features.isfinite(), torch.nan)
 
     def _pad(self, values: Tensor, fill: float) -> Tensor:
         """Widen [R, depth] to [R, K]: blocks may be shallower near a request's end."""
@@ -158,3 +170,13 @@ class Speculation:
 
     def _scalar(self, value: int) -> Tensor:
         return torch.tensor(value, dtype=torch.long, device=self.device)
+
+
+def _reads_head(config: SpeculativeConfig, drafter: Drafter) -> bool:
+    """Whether confidences come from the drafter's own head: as the paper does, if it has one."""
+    if config.draft_confidence == "head" and not drafter.has_confidence_head:
+        raise ConfigError(
+            f"draft_confidence 'head' was asked for, but the drafter {config.model!r} has no confidence head; "
+            "use 'estimator' or 'auto'"
+        )
+    return drafter.has_confidence_head and config.draft_confidence != "estimator"

@@ -66,6 +66,11 @@ class SamplingTensors:
             greedy=torch.tensor(greedy, dtype=torch.bool, device=device),
         )
 
+    def repeat(self, times: int) -> SamplingTensors:
+        """Each request's parameters ``times`` over, [R * times]."""
+        columns = (self.temperature, self.top_k, self.top_p, self.min_p, self.seeds, self.greedy)
+        return SamplingTensors(*(column.repeat_interleave(times) for column in columns))
+
 
 def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Distribution after temperature, min-p, top-k and top-p, renormalised.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from adaverify.outputs import PositionLogprobs
+from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.logprobs import position_logprobs
 from adaverify.sampling.processors import SamplingTensors, filtered_probabilities
 from adaverify.sampling.request import SampleRequest, SampleResult
@@ -27,7 +28,9 @@ _FAULTS = {
 
 
 @torch.inference_mode()
-def sample(logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | None = None) -> list[SampleResult]:
+def sample(
+    logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | DraftLaws | None = None
+) -> list[SampleResult]:
     """Verify every request's drafts and draw its next token.
 
     Parameters
@@ -36,7 +39,7 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | None =
         The target's logits; request ``r`` owns the next ``requests[r].num_rows`` rows, in order. Float32 rows of
         requests with token rules are changed in place.
     requests : sequence of SampleRequest
-    q : Tensor [M, V] float32, optional
+    q : DraftLaws or Tensor [M, V] float32, optional
         The laws that drafts were drawn from, by :attr:`SampleRequest.q_start`.
 
     Raises
@@ -46,7 +49,8 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | None =
     """
     if not requests:
         return []
-    _check(logits, requests, q)
+    laws = DraftLaws.wrap(q)
+    _check(logits, requests, laws)
     starts = _row_starts(requests)
     ruled = [r for r, request in enumerate(requests) if request.has_token_rules]
     if ruled or not all(request.params.is_greedy for request in requests):
@@ -62,7 +66,7 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | None =
             raw[r] = logits[rows].clone()
         _apply_rules(logits[rows], requests[r], target_tokens[rows], fault[rows])
 
-    outcome = _verify(logits, target_tokens, fault > 0, requests, starts, q)
+    outcome = _verify(logits, target_tokens, fault > 0, requests, starts, laws)
     emitting = torch.tensor(starts, device=logits.device) + outcome.num_accepted
     num_accepted, next_token, faults = torch.stack((outcome.num_accepted, outcome.next_token, fault[emitting])).tolist()
 
@@ -82,16 +86,16 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | None =
     ]
 
 
-def _check(logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | None) -> None:
+def _check(logits: Tensor, requests: Sequence[SampleRequest], laws: DraftLaws | None) -> None:
     needed = sum(request.num_rows for request in requests)
     if needed != len(logits):
         raise ValueError(f"logits have {len(logits)} rows, but the requests and their drafts need {needed}")
-    if q is None:
+    if laws is None:
         if any(request.q_start is not None and request.draft_token_ids for request in requests):
             raise ValueError("a request names rows of q (q_start), but q is None; pass the laws of the drafts")
-    elif q.shape[-1] != logits.shape[-1]:
+    elif not laws.fits(logits.shape[-1]):
         raise ValueError(
-            f"q covers a vocabulary of {q.shape[-1]} and the target's logits one of {logits.shape[-1]}; "
+            f"q covers a vocabulary of {laws.q.shape[-1]} and the target's logits one of {logits.shape[-1]}; "
             "map the drafter's distributions to the target's vocabulary first"
         )
 
@@ -124,7 +128,7 @@ def _verify(
     bad_row: Tensor,
     requests: Sequence[SampleRequest],
     starts: Sequence[int],
-    q: Tensor | None,
+    laws: DraftLaws | None,
 ) -> Verification:
     """Verify greedy requests by their most likely tokens, all others by their distributions."""
     device = logits.device
@@ -133,19 +137,19 @@ def _verify(
     if not sampled:
         return verify_greedy(target_tokens, bad_row, *_drafts(requests, starts, device))
     if not greedy:
-        return _verify_sampled(logits, bad_row, requests, q)
+        return _verify_sampled(logits, bad_row, requests, laws)
 
     of_greedy = verify_greedy(
         target_tokens, bad_row, *_drafts([requests[r] for r in greedy], [starts[r] for r in greedy], device)
     )
     rows = torch.tensor([starts[r] + i for r in sampled for i in range(requests[r].num_rows)], device=device)
-    of_sampled = _verify_sampled(logits.index_select(0, rows), bad_row[rows], [requests[r] for r in sampled], q)
+    of_sampled = _verify_sampled(logits.index_select(0, rows), bad_row[rows], [requests[r] for r in sampled], laws)
     order = torch.tensor([*greedy, *sampled], device=device).argsort()
     return Verification(*(torch.cat(parts)[order] for parts in zip(of_greedy, of_sampled, strict=True)))
 
 
 def _verify_sampled(
-    logits: Tensor, bad_row: Tensor, requests: Sequence[SampleRequest], q: Tensor | None
+    logits: Tensor, bad_row: Tensor, requests: Sequence[SampleRequest], laws: DraftLaws | None
 ) -> Verification:
     """Verify requests that own all rows of ``logits``."""
     device = logits.device
@@ -164,7 +168,7 @@ def _verify_sampled(
         row_start,
         drafts,
         num_drafts,
-        q,
+        laws,
         torch.where(drawn, q_start + depth[:-1], -1),
         uniforms(each.seeds, Purpose.ACCEPT, positions[:, :-1]),
         uniforms(each.seeds, Purpose.TARGET, positions),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.processors import sample_from
 
 
@@ -64,7 +65,7 @@ def verify_standard(
     row_start: Tensor,
     drafts: Tensor,
     num_drafts: Tensor,
-    q: Tensor | None,
+    q: Tensor | DraftLaws | None,
     q_index: Tensor,
     u_accept: Tensor,
     u_target: Tensor,
@@ -83,7 +84,7 @@ def verify_standard(
         The target's processed distributions, one row per token.
     bad_row, row_start, drafts, num_drafts : Tensor
         As for :func:`verify_greedy`.
-    q : Tensor [M, V] float32, optional
+    q : DraftLaws or Tensor [M, V] float32, optional
         The drafter's processed distributions; None if all drafts are one-hot. Never copied as a whole.
     q_index : Tensor [R, K] int64
         Row of ``q`` that each draft was drawn from; negative for a one-hot draft.
@@ -92,9 +93,10 @@ def verify_standard(
     u_target : Tensor [R, K + 1] float64
         Uniform numbers for the token after ``i`` accepted drafts, by position.
     """
+    laws = DraftLaws.wrap(q)
     rows = _draft_rows(row_start, drafts, len(p))
     p_draft = p[rows, drafts].to(torch.float64)
-    q_draft = _draft_probabilities(q, q_index, drafts)
+    q_draft = _draft_probabilities(laws, q_index, drafts)
     valid = q_draft.isfinite() & (q_draft > 0)
     accepts = valid & (u_accept * q_draft < p_draft) & ~bad_row[rows]
     num_accepted = _accepted_prefix(accepts, num_drafts)
@@ -109,7 +111,7 @@ def verify_standard(
         if len(requests):
             at = first_rejected[requests]
             weights[requests] = _residual(
-                weights[requests], drafts[requests].gather(-1, at), q, q_index[requests].gather(-1, at)
+                weights[requests], drafts[requests].gather(-1, at), laws, q_index[requests].gather(-1, at)
             )
     u = u_target.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
     return Verification(num_accepted, sample_from(weights, u), failed)
@@ -126,26 +128,28 @@ def _accepted_prefix(accepts: Tensor, num_drafts: Tensor) -> Tensor:
     return (accepts & (depth < num_drafts.unsqueeze(-1))).to(torch.int64).cumprod(dim=-1).sum(dim=-1)
 
 
-def _draft_probabilities(q: Tensor | None, q_index: Tensor, drafts: Tensor) -> Tensor:
+def _draft_probabilities(laws: DraftLaws | None, q_index: Tensor, drafts: Tensor) -> Tensor:
     """q(x) of each draft, [R, K] float64; 1 for one-hot drafts."""
-    if q is None:
+    if laws is None:
         return torch.ones_like(drafts, dtype=torch.float64)
-    return torch.where(q_index >= 0, q[q_index.clamp(min=0), drafts].to(torch.float64), 1.0)
+    return torch.where(q_index >= 0, laws.of(q_index.clamp(min=0), drafts).to(torch.float64), 1.0)
 
 
-def _residual(p: Tensor, draft: Tensor, q: Tensor | None, q_index: Tensor) -> Tensor:
+def _residual(p: Tensor, draft: Tensor, laws: DraftLaws | None, q_index: Tensor) -> Tensor:
     """Unnormalised residual of rejected drafts.
 
     Parameters
     ----------
     p : Tensor [n, V]
     draft, q_index : Tensor [n, 1]
-        The rejected tokens and their rows of ``q``.
+        The rejected tokens and the rows of their laws.
     """
     residual = p.clone()
-    if q is not None:
+    if laws is not None:
         drawn = (q_index.squeeze(-1) >= 0).nonzero().squeeze(-1)
-        residual[drawn] -= q[q_index[drawn, 0]]
+        of_drawn = residual[drawn]
+        laws.subtract_from(of_drawn, q_index[drawn, 0])
+        residual[drawn] = of_drawn
     residual.clamp_(min=0.0).scatter_(-1, draft, 0.0)
     mass = residual.sum(dim=-1)
     unusable = (~mass.isfinite() | (mass <= 0)).nonzero().squeeze(-1)

@@ -1,0 +1,121 @@
+"""Drafters that go on from the target's hidden states, token by token: what EAGLE-3 and MTP share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.drafters.models import Eagle3DraftModel, MtpDraftModel
+from adaverify.drafters.writer import DraftWriter, LawBuffer
+from adaverify.engine.batch import Segment, pack, slots_of
+from adaverify.engine.kv_cache import PagedKV
+from adaverify.engine.request import Request
+from adaverify.engine.runner import ForwardOutput
+from adaverify.engine.scheduler import PrefillChunk
+
+
+class ChainDrafter(Drafter):
+    """Drafts autoregressively, batched over requests, from hidden states that the target leaves in a paged store.
+
+    Row j of a request carries token j and the hidden state of position j - 1, and predicts token j + 1; position 0
+    has no row. Keys, values and hidden states lie in the target's blocks and depend on the tokens up to theirs alone,
+    so that prefix caching, preemption and rollback need no second bookkeeping: what a rejected draft left is written
+    again before it is read.
+
+    Parameters
+    ----------
+    model : Eagle3DraftModel or MtpDraftModel
+    num_blocks, block_size : int
+        Of the target's KV pool.
+    greedy : bool
+        Take the most likely token (q is one-hot) instead of drawing from q.
+    max_padded_query : int
+        Segments up to this length are padded together in attention.
+    """
+
+    knows_q_before_draw: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: Eagle3DraftModel | MtpDraftModel,
+        num_blocks: int,
+        block_size: int,
+        greedy: bool,
+        max_padded_query: int,
+    ) -> None:
+        self.model = model
+        self.greedy = greedy
+        self.max_padded_query = max_padded_query
+        weight = next(iter(model.own_parameters().values()))
+        self.device, dtype = weight.device, weight.dtype
+        self.kv = PagedKV(model.kv_shapes(), num_blocks, block_size, dtype, self.device)
+        self.states = torch.zeros(num_blocks * block_size, model.config.hidden_size, dtype=dtype, device=self.device)
+        self._laws = LawBuffer(self.device)
+
+    @torch.inference_mode()
+    def absorb(
+        self,
+        output: ForwardOutput,
+        requests: Sequence[Request],
+        num_drafts: Sequence[int],
+        chunks: Sequence[PrefillChunk],
+    ) -> None:
+        """Keep the target's states, and take in the prompt chunks that they complete."""
+        assert output.hidden is not None
+        projected = self.model.project(output.hidden.to(self.states.dtype))
+        # a masked state times 0 must stay 0, whatever a sick request left
+        self.states.index_copy_(0, output.slots, projected.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+        segments = [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks]
+        segments = [segment for segment in segments if segment.token_ids]
+        if segments:
+            self._run_known(segments)
+
+    @torch.inference_mode()
+    def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
+        """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
+        config = self.model.config
+        columns = self.model.target_token_ids
+        writer = DraftWriter(
+            requests, depth, config.draft_vocab_size, self.greedy, self._laws, self.device, columns=columns
+        )
+        if not depth or not requests:
+            return writer.block()
+        hidden = self._run_known([self._unseen(request, request.num_tokens, 1) for request in requests])
+        tokens = writer.draw(0, self.model.head(hidden))
+        for i in range(1, depth):
+            hidden = self._run_drafted(requests, tokens, hidden, i)
+            tokens = writer.draw(i, self.model.head(hidden))
+        return writer.block()
+
+    def _unseen(self, request: Request, end: int, num_logits: int) -> Segment:
+        """The tokens up to ``end`` whose rows have not been computed from the target's states."""
+        start = max(1, request.num_draft_computed)
+        request.num_draft_computed = max(request.num_draft_computed, end)
+        return Segment(request.token_ids[start:end], start, request.blocks, num_logits)
+
+    def _run_known(self, segments: Sequence[Segment]) -> Tensor:
+        """Rows with the target's states; gives the last rows asked for [N, H]."""
+        lengths = np.array([len(segment.token_ids) for segment in segments])
+        starts = np.repeat([segment.start for segment in segments], lengths)
+        firsts = np.repeat(np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
+        before = starts - 1 + np.arange(lengths.sum()) - firsts
+        slots = torch.from_numpy(slots_of(segments, lengths, before, self.kv.block_size)).to(self.device)
+        return self._run(segments, self.states.index_select(0, slots))
+
+    def _run_drafted(self, requests: Sequence[Request], tokens: Tensor, hidden: Tensor, num_drafts: int) -> Tensor:
+        """Rows of the ``num_drafts``-th drafts, with our own states; one without room for it stays at its end."""
+        segments = [
+            Segment([token], min(request.num_tokens - 1 + num_drafts, request.max_len - 1), request.blocks, 1)
+            for request, token in zip(requests, tokens.tolist(), strict=True)
+        ]
+        return self._run(segments, hidden)
+
+    def _run(self, segments: Sequence[Segment], hidden: Tensor) -> Tensor:
+        batch = pack(segments, self.kv, self.device, self.max_padded_query, first_key=1)
+        states = self.model(batch.token_ids, hidden[None], batch.positions, batch.context)
+        return states[0, batch.logit_rows]

@@ -1,0 +1,116 @@
+"""Draws the drafts of a round and collects them: tokens, features, laws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from adaverify.drafters.base import DraftBlock
+from adaverify.engine.request import Request
+from adaverify.policy.features import log_odds_of_max
+from adaverify.sampling.laws import DraftLaws
+from adaverify.sampling.processors import SamplingTensors, draw_drafts
+from adaverify.sampling.rng import Purpose, uniforms
+
+
+class LawBuffer:
+    """Storage for laws that is used again every step: fresh pages cost more than the drafts' arithmetic."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._storage = torch.empty(0, device=device)
+
+    def rows(self, num_rows: int, width: int) -> Tensor:
+        """Room for ``num_rows`` laws of ``width`` columns; overwrites those given out before."""
+        if self._storage.numel() < num_rows * width:
+            self._storage = torch.empty(num_rows * width, device=self._storage.device)
+        return self._storage[: num_rows * width].view(num_rows, width)
+
+
+class DraftWriter:
+    """One round of drafting for R requests, ``depth`` positions deep.
+
+    Parameters
+    ----------
+    requests : sequence of Request
+    depth : int
+        K.
+    width : int
+        Columns W of the draft logits.
+    columns : Tensor [W] int64, optional
+        Token of each column where the draft vocabulary is reduced.
+    greedy : bool
+        Take the most likely token (q is one-hot) instead of drawing from q.
+    buffer : LawBuffer
+    own_columns : bool
+        Each row brings columns of its own (candidates) to :meth:`draw`.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        depth: int,
+        width: int,
+        greedy: bool,
+        buffer: LawBuffer,
+        device: torch.device,
+        columns: Tensor | None = None,
+        own_columns: bool = False,
+    ) -> None:
+        self.sampling = SamplingTensors.from_params([r.params for r in requests], [r.seed for r in requests], device)
+        one_hot = greedy or all(r.params.is_greedy for r in requests)
+        count = len(requests)
+        self.depth = depth
+        self.columns = columns
+        self.tokens = torch.empty(count, depth, dtype=torch.long, device=device)
+        self.features = torch.empty(count, depth, device=device)
+        self.confidence: Tensor | None = None
+        self._q = None if one_hot else buffer.rows(count * depth, width).view(count, depth, width)
+        self._own_columns: Tensor | None = None
+        if own_columns:
+            self._own_columns = torch.zeros(count, depth, width, dtype=torch.long, device=device)
+        self._noise = draft_noise(requests, depth, self.sampling.seeds)
+
+    def draw(self, i: int, logits: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Draw draft ``i`` of every request from ``logits`` [R, W]; gives the tokens [R]."""
+        logits = logits.float()
+        self.features[:, i] = log_odds_of_max(logits, self.sampling.temperature)
+        if self._q is None:
+            index = logits.max(dim=-1).indices
+        else:
+            index, self._q[:, i] = draw_drafts(logits, self.sampling, self._noise[:, i])
+        if columns is not None:
+            assert self._own_columns is not None
+            self._own_columns[:, i] = columns
+            self.tokens[:, i] = columns.gather(-1, index[:, None])[:, 0]
+        else:
+            self.tokens[:, i] = index if self.columns is None else self.columns[index]
+        return self.tokens[:, i]
+
+    def draw_all(self, logits: Tensor) -> None:
+        """Draw all drafts at once from ``logits`` [R, K, W], whose laws do not depend on each other's draws."""
+        flat = logits.flatten(0, 1).float()
+        each = self.sampling.repeat(self.depth)
+        self.features[:] = log_odds_of_max(flat, each.temperature).view(self.features.shape)
+        if self._q is None:
+            index = flat.max(dim=-1).indices
+        else:
+            index, q = draw_drafts(flat, each, self._noise.flatten())
+            self._q.flatten(0, 1)[:] = q
+        self.tokens[:] = (index if self.columns is None else self.columns[index]).view(self.tokens.shape)
+
+    def block(self) -> DraftBlock:
+        """The finished round."""
+        laws = None
+        if self._q is not None:
+            own = None if self._own_columns is None else self._own_columns.flatten(0, 1)
+            laws = DraftLaws(self._q.flatten(0, 1), self.columns if own is None else own)
+        return DraftBlock(self.tokens, self.features, laws, self.confidence)
+
+
+def draft_noise(requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:
+    """Uniforms [R, K], keyed by position and by depth in the block: see ``sampling.rng``."""
+    first = torch.tensor([r.num_tokens for r in requests], dtype=torch.long, device=seeds.device)
+    depths = torch.arange(depth, device=seeds.device).expand(len(requests), -1)
+    return uniforms(seeds, Purpose.DRAFT, first[:, None] + depths, depths)

@@ -1,0 +1,226 @@
+"""From a target and prompts to a drafter: answers, hidden states, training, checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from adaverify.engine import loader
+from adaverify.engine.batch import Segment
+from adaverify.engine.kv_cache import PagedKV
+from adaverify.engine.loader import LoadedModel
+from adaverify.engine.runner import ModelRunner
+from adaverify.engine.taps import HiddenTaps
+from adaverify.errors import ConfigError
+from adaverify.training.answers import Answer
+from adaverify.training.batches import draft_vocabulary, split
+from adaverify.training.hidden import HiddenCache, Sample
+from adaverify.training.recipes import RECIPES, DraftSize, Recipe, TargetInfo
+from adaverify.training.trainer import Trainer, TrainingProgress, TrainingSettings
+
+HELD_OUT_SHARE, MAX_HELD_OUT = 0.03, 64
+WEIGHTS, RECORD = "model.safetensors", "training.json"
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """What to train.
+
+    Attributes
+    ----------
+    method : str
+    size : DraftSize
+    settings : TrainingSettings
+    taps : tuple of int, optional
+        Target layers to read; EAGLE-3's choice if None.
+    max_answer_tokens : int, optional
+        Train on the first answers with this many tokens in all.
+    init_from : Path, optional
+        Checkpoint whose tensors of the same name and shape are the start.
+    """
+
+    method: str
+    size: DraftSize = field(default_factory=DraftSize)
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    taps: tuple[int, ...] | None = None
+    max_answer_tokens: int | None = None
+    init_from: Path | None = None
+
+
+def train_drafter(
+    plan: DraftPlan,
+    target: LoadedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    target_name: str,
+    answers: Sequence[Answer],
+    cache_dir: Path,
+    out: Path,
+    on_states: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[TrainingProgress, float], None] = lambda progress, share: None,
+) -> dict[str, Any]:
+    """Train and save a drafter; returns the record of the run, which is saved beside it.
+
+    Parameters
+    ----------
+    target_name : str
+        What the checkpoint calls its target.
+    answers : sequence of Answer
+        The target's own texts.
+    cache_dir : Path
+        For hidden states, which runs with the same target and taps share.
+    out : Path
+        Folder of the checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        The method is unknown or there is too little text.
+    """
+    if plan.method not in RECIPES:
+        raise ConfigError(f"method {plan.method!r} cannot be trained; use one of {', '.join(RECIPES)}")
+    info = TargetInfo(target.model, target.name, target_name, mask_token(tokenizer, answers))
+    taps = plan.taps or info.default_taps()
+    check_head(target, info)
+    chosen = first_tokens(answers, plan.max_answer_tokens)
+    cache = HiddenCache(cache_dir / f"hidden-{'-'.join(map(str, taps))}", target, taps)
+    cache.fill(chosen, on_states)
+    usable = [s for s in cache.samples(len(chosen)) if s.prompt_length + 1 < plan.settings.tokens_per_pass]
+    training, held_out = split(usable, HELD_OUT_SHARE)
+    held_out = held_out[:MAX_HELD_OUT]
+    if not training or not held_out:
+        raise ConfigError(
+            f"{len(chosen)} answers are too few to train on and to hold some out; give more prompts or tokens"
+        )
+    vocabulary, coverage = draft_vocabulary(training, plan.size.draft_vocab_size, int(info.embedding.shape[0]))
+    torch.manual_seed(plan.settings.seed)
+    recipe = RECIPES[plan.method](info, plan.size, vocabulary, taps)
+    if plan.init_from:
+        start_from(recipe, plan.init_from)
+    out.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(recipe, training, held_out, plan.settings, out / "training.pt")
+    progress = trainer.run(on_progress=on_progress)
+    save_drafter(recipe, out, recipe.extra_config(held_out, plan.settings.tokens_per_pass))
+    record = {
+        "method": plan.method,
+        "target": target_name,
+        "taps": list(taps),
+        "size": asdict(recipe.size),
+        "settings": asdict(plan.settings),
+        "init_from": plan.init_from.name if plan.init_from else None,
+        "data": describe_data(training, held_out) | {"draft_vocabulary_coverage": round(coverage, 5)},
+        "steps": progress.step,
+        "seconds": round(progress.seconds, 1),
+        "curve": progress.curve,
+    }
+    (out / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    trainer.state_path.unlink(missing_ok=True)
+    return record
+
+
+@torch.inference_mode()
+def check_head(target: LoadedModel, info: TargetInfo) -> None:
+    """Training rebuilds the target's logits from its last hidden state: make sure that they are its logits.
+
+    Raises
+    ------
+    ConfigError
+        The target does something else to them, such as soft-capping.
+    """
+    text = list(range(1, 9))
+    kv = PagedKV(target.shapes, 3, len(text), target.model.dtype, target.model.device)
+    taps = HiddenTaps(target.model, [int(info.config.num_hidden_layers)])
+    output = ModelRunner(target.model, kv, 1, taps).forward([Segment(text, 0, [1], len(text))])
+    taps.close()
+    assert output.hidden is not None
+    logits = F.linear(info.final_norm(output.hidden), info.head).float()
+    error = float((logits - output.logits.float()).abs().max() / output.logits.float().std())
+    if not error < 0.05:
+        raise ConfigError(
+            f"a drafter cannot be trained for {type(target.model).__name__}: its logits are not its head over its "
+            f"normed last state (relative error {error:.2g}; soft-capping or scaling?)"
+        )
+
+
+def save_drafter(recipe: Recipe, out: Path, extra_config: dict[str, Any]) -> None:
+    """Write ``config.json`` and the tensors in the format of speculators."""
+    config = json.loads(recipe.model.config.to_json_string(use_diff=False))
+    config |= {"dtype": "bfloat16"} | extra_config
+    config["speculators_config"]["verifier"]["name_or_path"] = recipe.target.name
+    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    partial = out / "weights.partial"
+    save_file({name: t.contiguous().cpu() for name, t in recipe.saved_tensors.items()}, partial, {"format": "pt"})
+    partial.rename(out / WEIGHTS)
+
+
+def start_from(recipe: Recipe, folder: Path) -> None:
+    """Begin with the tensors of another checkpoint, where name and shape agree.
+
+    Raises
+    ------
+    ConfigError
+        There is no checkpoint, or none of its tensors fits.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise ConfigError(f"--init-from {str(folder)!r}: holds no {WEIGHTS}")
+    own: dict[str, Tensor] = recipe.model.state_dict()
+    fitting = {
+        name: tensor.to(own[name].dtype)
+        for name, tensor in load_file(path).items()
+        if name in own and own[name].shape == tensor.shape and tensor.is_floating_point()
+    }
+    if not fitting:
+        raise ConfigError(f"--init-from {str(folder)!r}: no tensor fits a {recipe.method} drafter of this size")
+    recipe.model.load_state_dict(fitting, strict=False)
+
+
+def mask_token(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Answer]) -> int:
+    """A token that stands for a row still to be drafted: one that the target never wrote."""
+    if tokenizer.mask_token_id is not None:
+        return int(tokenizer.mask_token_id)
+    written = {token for answer in answers for token in (*answer.prompt_token_ids, *answer.output_token_ids)}
+    added = sorted(tokenizer.added_tokens_decoder)
+    unused = [token for token in added if token not in written] or [
+        token for token in range(len(tokenizer)) if token not in written
+    ]
+    return unused[0] if unused else 0
+
+
+def first_tokens(answers: Sequence[Answer], max_tokens: int | None) -> list[Answer]:
+    """The first answers, up to ``max_tokens`` answer tokens."""
+    chosen, total = [], 0
+    for answer in answers:
+        if max_tokens is not None and total >= max_tokens:
+            break
+        chosen.append(answer)
+        total += len(answer.output_token_ids)
+    return chosen
+
+
+def describe_data(training: Sequence[Sample], held_out: Sequence[Sample]) -> dict[str, Any]:
+    """Texts and tokens by source."""
+    sources: dict[str, dict[str, int]] = {}
+    for sample in training:
+        counts = sources.setdefault(sample.id.split("/")[0], {"answers": 0, "answer_tokens": 0})
+        counts["answers"] += 1
+        counts["answer_tokens"] += int(sample.loss_mask.sum())
+    return {
+        "sources": sources,
+        "answer_tokens": sum(counts["answer_tokens"] for counts in sources.values()),
+        "tokens": sum(len(sample.token_ids) for sample in training),
+        "held_out_answers": len(held_out),
+    }
+
+
+def load_target(name: str, dtype: str, device: str) -> LoadedModel:
+    """The target, through the paged attention that serving uses."""
+    return loader.load_model(name, dtype, loader.resolve_device(device), "target")
