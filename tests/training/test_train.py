@@ -29,7 +29,18 @@ SIZE = ["--draft-vocab-size", "40", "--block-size", "4", "--rank", "4"]
 def train(method: str, target: Path, prompts: Path, cache: Path, out: Path, *more: str):
     arguments = ["train", method, "--target", str(target), "--prompts", str(prompts), "--self-prompts", "1"]
     arguments += ["--answer-tokens", "1500", "--max-tokens", "24", "--cache", str(cache), "--out", str(out)]
-    arguments += ["--dtype", "float32", "--epochs", "3", "--measure-prompts", "0", *SIZE, *more]
+    arguments += [
+        "--dtype",
+        "float32",
+        "--epochs",
+        "6",
+        "--learning-rate",
+        "5e-3",
+        "--measure-prompts",
+        "0",
+        *SIZE,
+        *more,
+    ]
     with mock.patch.object(sys, "argv", ["adaverify", *arguments]):  # the card quotes the command as typed
         return CliRunner().invoke(app, arguments)
 
