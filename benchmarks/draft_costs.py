@@ -16,13 +16,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from adaverify import SamplingParams
 from adaverify.config import EngineConfig
 from adaverify.engine.batch import Segment
 from adaverify.engine.default_model import default_model_path
 from adaverify.engine.engine import Engine
 from adaverify.engine.factory import build_engine
-from adaverify.engine.request import Request
+from adaverify.engine.profiling import draft_round
 from benchmarks.common import Spread, keep, open_threads, seconds, trained_drafter
 
 CONTEXT, TARGET_TOKENS, ROW_TOKENS = 256, 16, 8
@@ -112,27 +111,10 @@ def target_pass(engine: Engine, blocks: list[int]) -> Callable[[], None]:
 
 def draft_block(engine: Engine, batch: int, temperature: float, blocks: list[int]) -> Callable[[], None]:
     """One block of drafts for ``batch`` requests."""
-    speculation = engine.speculation
-    assert speculation is not None
-    requests = [
-        Request(
-            request_id="",
-            index=0,
-            params=SamplingParams(temperature=temperature),
-            token_ids=[0] * (CONTEXT + 1),
-            num_prompt_tokens=CONTEXT,
-            seed=row,
-            eos_token_ids=frozenset(),
-            max_len=engine.max_model_len,
-            blocks=blocks,
-        )
-        for row in range(batch)
-    ]
+    draft = draft_round(engine, batch, CONTEXT, blocks, temperature)
 
     def run() -> None:
-        for request in requests:
-            request.num_draft_computed = CONTEXT
-        speculation.drafter.propose(requests, [], speculation.num_speculative_tokens)
+        draft()
         _wait(engine)
 
     return run

@@ -84,11 +84,11 @@ def train(
     from adaverify.engine import loader
     from adaverify.training.card import write_card
     from adaverify.training.recipes import RECIPES, DraftSize
-    from adaverify.training.run import RECORD, WEIGHTS, DraftPlan, load_target, train_drafter
+    from adaverify.training.run import RECORD, DraftPlan, load_target, train_drafter, weights_of
     from adaverify.training.trainer import TrainingSettings
 
-    if init_from is not None and not (init_from / WEIGHTS).is_file():
-        raise ConfigError(f"--init-from {str(init_from)!r}: holds no {WEIGHTS}")
+    if init_from is not None:
+        weights_of(init_from)  # a slip here must not cost the answers and states first
     if method not in RECIPES:
         raise ConfigError(f"method {method!r} cannot be trained; use one of {', '.join(RECIPES)}")
     plan = DraftPlan(

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.drafters.base import DraftBlock
+from adaverify.drafters.hidden_state import HiddenStateDrafter
 from adaverify.drafters.models import Eagle3DraftModel, MtpDraftModel
-from adaverify.drafters.writer import DraftWriter, LawBuffer
+from adaverify.drafters.writer import DraftWriter
 from adaverify.engine.batch import Segment, pack, slots_of
-from adaverify.engine.kv_cache import PagedKV
 from adaverify.engine.request import Request
 from adaverify.engine.runner import ForwardOutput
 from adaverify.engine.scheduler import PrefillChunk
 
 
-class ChainDrafter(Drafter):
+class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     """Drafts autoregressively, batched over requests, from hidden states that the target leaves in a paged store.
 
     Row j of a request carries token j and the hidden state of position j - 1, and predicts token j + 1; position 0
@@ -29,11 +29,8 @@ class ChainDrafter(Drafter):
 
     Parameters
     ----------
-    model : Eagle3DraftModel or MtpDraftModel
-    num_blocks, block_size : int
-        Of the target's KV pool.
-    greedy : bool
-        Take the most likely token (q is one-hot) instead of drawing from q.
+    model, num_blocks, block_size, greedy
+        As for :class:`~adaverify.drafters.hidden_state.HiddenStateDrafter`.
     max_padded_query : int
         Segments up to this length are padded together in attention.
     """
@@ -48,14 +45,10 @@ class ChainDrafter(Drafter):
         greedy: bool,
         max_padded_query: int,
     ) -> None:
-        self.model = model
-        self.greedy = greedy
+        super().__init__(model, num_blocks, block_size, greedy)
         self.max_padded_query = max_padded_query
-        weight = next(iter(model.own_parameters().values()))
-        self.device, dtype = weight.device, weight.dtype
-        self.kv = PagedKV(model.kv_shapes(), num_blocks, block_size, dtype, self.device)
-        self.states = torch.zeros(num_blocks * block_size, model.config.hidden_size, dtype=dtype, device=self.device)
-        self._laws = LawBuffer(self.device)
+        width = model.config.hidden_size
+        self.states = torch.zeros(num_blocks * block_size, width, dtype=self.dtype, device=self.device)
 
     @torch.inference_mode()
     def absorb(

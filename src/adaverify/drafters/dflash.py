@@ -8,40 +8,24 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.drafters.base import DraftBlock
+from adaverify.drafters.hidden_state import HiddenStateDrafter
 from adaverify.drafters.models import DFlashDraftModel
-from adaverify.drafters.writer import DraftWriter, LawBuffer
+from adaverify.drafters.writer import DraftWriter
 from adaverify.engine.batch import Segment, pack
-from adaverify.engine.kv_cache import PagedKV
 from adaverify.engine.request import Request
 from adaverify.engine.runner import ForwardOutput
 from adaverify.engine.scheduler import PrefillChunk
 
 
-class DFlashDrafter(Drafter):
+class DFlashDrafter(HiddenStateDrafter[DFlashDraftModel]):
     """Drafts a whole block in one pass over keys and values made of the target's hidden states.
 
     Those are written for every row that the target computes, rejected drafts included: a later pass writes these
     again before anything reads them. A block's own keys and values lie at the positions that it drafts.
-
-    Parameters
-    ----------
-    model : DFlashDraftModel
-    num_blocks, block_size : int
-        Of the target's KV pool.
-    greedy : bool
-        Take the most likely token (q is one-hot) instead of drawing from q.
     """
 
     knows_q_before_draw: ClassVar[bool] = True
-
-    def __init__(self, model: DFlashDraftModel, num_blocks: int, block_size: int, greedy: bool) -> None:
-        self.model = model
-        self.greedy = greedy
-        weight = next(iter(model.own_parameters().values()))
-        self.device, self.dtype = weight.device, weight.dtype
-        self.kv = PagedKV(model.kv_shapes(), num_blocks, block_size, self.dtype, self.device)
-        self._laws = LawBuffer(self.device)
 
     @torch.inference_mode()
     def absorb(

@@ -23,6 +23,8 @@ MAX_VERIFY_TOKENS = 512
 PASSES = 5
 ENOUGH_PASSES = 2
 ENOUGH_SECONDS = 15.0
+# engine, requests or tokens, context, blocks
+_MakeRound = Callable[[Engine, int, int, list[int]], Callable[[], None]]
 _SIZES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -55,7 +57,7 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
     context = max(1, min(context, len(blocks) * engine.pool.block_size - 1 - MAX_SPECULATIVE_TOKENS))
     if show_progress and not sys.stderr.isatty():
         print("Measuring step costs for adaptive verification; a large model takes a minute or two.", file=sys.stderr)
-    rounds = [(verify_sizes, _verify_round), (draft_sizes, _draft_round)]
+    rounds: list[tuple[list[int], _MakeRound]] = [(verify_sizes, _verify_round), (draft_sizes, draft_round)]
     try:
         with Progress(console=Console(stderr=True), transient=True, disable=not show_progress) as progress:
             task = progress.add_task(
@@ -135,15 +137,17 @@ def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[in
     return run
 
 
-def _draft_round(engine: Engine, num_requests: int, context: int, blocks: list[int]) -> Callable[[], None]:
-    """Drafting K tokens for ``num_requests`` requests."""
+def draft_round(
+    engine: Engine, num_requests: int, context: int, blocks: list[int], temperature: float = 1.0
+) -> Callable[[], None]:
+    """A call that drafts K tokens for ``num_requests`` requests, each with ``context`` tokens in ``blocks``."""
     assert engine.speculation is not None
     speculation = engine.speculation
     requests = [
         Request(
             request_id="",
             index=0,
-            params=SamplingParams(temperature=1.0),
+            params=SamplingParams(temperature=temperature),
             token_ids=[0] * (context + 1),
             num_prompt_tokens=context,
             seed=row,

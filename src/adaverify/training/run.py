@@ -161,6 +161,20 @@ def save_drafter(recipe: Recipe, out: Path, extra_config: dict[str, Any]) -> Non
     partial.rename(out / WEIGHTS)
 
 
+def weights_of(folder: Path) -> Path:
+    """The file of a checkpoint's tensors.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise ConfigError(f"--init-from {str(folder)!r}: holds no {WEIGHTS}")
+    return path
+
+
 def start_from(recipe: Recipe, folder: Path) -> None:
     """Begin with the tensors of another checkpoint, where name and shape agree.
 
@@ -169,13 +183,10 @@ def start_from(recipe: Recipe, folder: Path) -> None:
     ConfigError
         There is no checkpoint, or none of its tensors fits.
     """
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise ConfigError(f"--init-from {str(folder)!r}: holds no {WEIGHTS}")
     own: dict[str, Tensor] = recipe.model.state_dict()
     fitting = {
         name: tensor.to(own[name].dtype)
-        for name, tensor in load_file(path).items()
+        for name, tensor in load_file(weights_of(folder)).items()
         if name in own and own[name].shape == tensor.shape and tensor.is_floating_point()
     }
     if not fitting:
