@@ -54,7 +54,12 @@ def train(
     max_minutes: Annotated[
         float | None, typer.Option(min=0.01, help="End after this long.", rich_help_panel=_RUN_PANEL)
     ] = None,
-    learning_rate: Annotated[float, typer.Option(min=1e-9, rich_help_panel=_RUN_PANEL)] = 1e-3,
+    learning_rate: Annotated[
+        float, typer.Option(min=1e-9, help="AdamW's, for norms and tables.", rich_help_panel=_RUN_PANEL)
+    ] = 1e-3,
+    matrix_learning_rate: Annotated[
+        float, typer.Option(min=1e-9, help="Muon's, for weight matrices.", rich_help_panel=_RUN_PANEL)
+    ] = 0.02,
     seed: Annotated[int, typer.Option(min=0, rich_help_panel=_RUN_PANEL)] = 0,
     init_from: Annotated[
         Path | None, typer.Option(help="Drafter whose fitting tensors are the start.", rich_help_panel=_RUN_PANEL)
@@ -102,7 +107,13 @@ def train(
             num_steps=num_steps,
             rank=rank,
         ),
-        settings=TrainingSettings(epochs=epochs, max_minutes=max_minutes, learning_rate=learning_rate, seed=seed),
+        settings=TrainingSettings(
+            epochs=epochs,
+            max_minutes=max_minutes,
+            learning_rate=learning_rate,
+            matrix_learning_rate=matrix_learning_rate,
+            seed=seed,
+        ),
         max_answer_tokens=answer_tokens,
         init_from=init_from,
     )

@@ -103,6 +103,7 @@ def train_drafter(
     vocabulary, coverage = draft_vocabulary(training, plan.size.draft_vocab_size, int(info.embedding.shape[0]))
     torch.manual_seed(plan.settings.seed)
     recipe = RECIPES[plan.method](info, plan.size, vocabulary, taps)
+    recipe.prepare(training)
     if plan.init_from:
         start_from(recipe, plan.init_from)
     out.mkdir(parents=True, exist_ok=True)
@@ -191,7 +192,7 @@ def start_from(recipe: Recipe, folder: Path) -> None:
     }
     if not fitting:
         raise ConfigError(f"--init-from {str(folder)!r}: no tensor fits a {recipe.method} drafter of this size")
-    recipe.model.load_state_dict(fitting, strict=False)
+    recipe.take_over(fitting)
 
 
 def mask_token(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Answer]) -> int:

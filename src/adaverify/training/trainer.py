@@ -1,4 +1,4 @@
-"""The training loop: AdamW with a cosine schedule, in bfloat16 where it pays, resumable."""
+"""The training loop: a cosine schedule, in bfloat16 where it pays, resumable."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from adaverify.errors import ConfigError
 from adaverify.training.batches import groups, shuffled_groups
 from adaverify.training.hidden import Sample
+from adaverify.training.optimizer import DraftOptimizer
 from adaverify.training.recipes import Recipe
 
 
@@ -27,8 +28,8 @@ class TrainingSettings:
         Passes over the training texts.
     max_minutes : float, optional
         End earlier, with the schedule shortened to fit.
-    learning_rate : float
-        At the peak.
+    learning_rate, matrix_learning_rate : float
+        At the peak: AdamW's, and Muon's for weight matrices.
     tokens_per_batch, tokens_per_pass : int
         A step's gradient is that of a batch, gathered over passes. A text longer than a pass is cut.
     warmup : float
@@ -42,6 +43,7 @@ class TrainingSettings:
     epochs: float = 3.0
     max_minutes: float | None = None
     learning_rate: float = 1e-3
+    matrix_learning_rate: float = 0.02
     tokens_per_batch: int = 512
     tokens_per_pass: int = 512
     warmup: float = 0.03
@@ -99,12 +101,12 @@ class Trainer:
         self.device = recipe.target.model.device
         self.progress = TrainingProgress()
         self.parameters = [p for p in recipe.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = DraftOptimizer(
             self.parameters,
-            lr=settings.learning_rate,
-            betas=(0.9, 0.95),
-            weight_decay=settings.weight_decay,
-            fused=True,
+            settings.learning_rate,
+            settings.matrix_learning_rate,
+            settings.weight_decay,
+            table_size=int(recipe.target.embedding.shape[0]),
         )
         self.steps_per_epoch = len(list(shuffled_groups(training, settings.tokens_per_batch, torch.Generator())))
         self.num_steps = max(1, math.ceil(settings.epochs * self.steps_per_epoch))
@@ -159,12 +161,10 @@ class Trainer:
 
     def _step(self, batch: list[Sample], share: float) -> None:
         warm = min(1.0, share / self.settings.warmup) if self.settings.warmup else 1.0
-        rate = self.settings.learning_rate * max(0.02, warm) * 0.5 * (1 + math.cos(math.pi * share))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        factor = max(0.02, warm) * 0.5 * (1 + math.cos(math.pi * share))
         self.recipe.model.train()
         self.recipe.begin_step(share)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         parts = groups(batch, self.settings.tokens_per_pass)
         for part in parts:
             with torch.autocast(self.device.type, torch.bfloat16):
@@ -173,7 +173,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         # a batch whose gradient is not finite teaches nothing
         if torch.isfinite(norm):
-            self.optimizer.step()
+            self.optimizer.step(factor)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:

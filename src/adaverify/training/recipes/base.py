@@ -136,6 +136,9 @@ class Recipe(ABC):
     def build(self) -> Any:
         """The untrained draft model: a class of speculators, in fp32, with the target's weights shared in."""
 
+    def prepare(self, samples: Sequence[Sample]) -> None:  # noqa: B027 - most methods need no preparation
+        """Told the training texts before anything else happens."""
+
     def begin_step(self, share: float) -> None:
         """Told before every step what share of the run is done; a curriculum goes by it."""
         self.share = share
@@ -182,6 +185,10 @@ class Recipe(ABC):
             if not name.startswith(shared):
                 tensors[name] = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
         return tensors
+
+    def take_over(self, tensors: dict[str, Tensor]) -> None:
+        """Begin with ``tensors`` of a checkpoint, named and shaped as the model's."""
+        self.model.load_state_dict(tensors, strict=False)
 
     @torch.no_grad()
     def _start_at_target_scale(self) -> None:

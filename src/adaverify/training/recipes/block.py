@@ -21,6 +21,7 @@ from adaverify.training.temperature import fit_temperatures
 
 _TOKENS_PER_ANCHOR = 4
 _LOSS_DECAY = 4.0
+_SCALED_BY, _LEAST_SCALE = 64, 1e-3
 
 
 class DFlashRecipe(Recipe):
@@ -29,6 +30,31 @@ class DFlashRecipe(Recipe):
     method = "dflash"
     default_layers = 2
     sample_from_anchor: ClassVar[bool] = False
+    tap_scale: Tensor | None = None
+
+    @torch.no_grad()
+    def prepare(self, samples: Sequence[Sample]) -> None:
+        """Measure the taps' size, channel by channel.
+
+        Channels of a residual stream differ a hundredfold, and late layers outweigh early ones. The draft model has
+        no norm before it mixes them, so training sees them divided by their size, and the checkpoint's matrix takes
+        the division over. A text's first token, whose states are out of all proportion, does not count.
+        """
+        squares = torch.cat([sample.taps[1:].float() for sample in samples[:_SCALED_BY]]).square()
+        self.tap_scale = squares.mean(0).sqrt().clamp(min=_LEAST_SCALE).to(self.device)
+
+    @property
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """See :attr:`Recipe.saved_tensors`."""
+        weight = self.model.fc.weight
+        scaled = weight if self.tap_scale is None else weight / self.tap_scale
+        return super().saved_tensors | {"fc.weight": scaled.detach().to(torch.bfloat16)}
+
+    def take_over(self, tensors: dict[str, Tensor]) -> None:
+        """See :meth:`Recipe.take_over`."""
+        if self.tap_scale is not None and "fc.weight" in tensors:
+            tensors = tensors | {"fc.weight": tensors["fc.weight"] * self.tap_scale}
+        super().take_over(tensors)
 
     def build(self) -> Any:
         """See :meth:`Recipe.build`."""
@@ -63,8 +89,9 @@ class DFlashRecipe(Recipe):
         """See :meth:`Recipe.loss`; with ``num_blocks`` blocks, or as many as the texts' length asks for."""
         batch = pack_samples(samples, max_length, self.device)
         self.compare(samples)
+        taps = batch.taps.float()
         _, loss, metrics = self.model(
-            hidden_states=batch.taps.float(),
+            hidden_states=taps if self.tap_scale is None else taps / self.tap_scale,
             input_ids=batch.token_ids,
             loss_mask=batch.loss_mask,
             verifier_last_hidden_states=batch.last.to(torch.bfloat16),
