@@ -39,3 +39,7 @@ class RequestFailedError(AdaverifyError):
 
 class EngineDeadError(AdaverifyError):
     """The engine's loop died; nothing more can be served (HTTP 500)."""
+
+
+class TraceError(AdaverifyError, ValueError):
+    """A trace that cannot be read or holds nothing to score."""

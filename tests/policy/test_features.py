@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from adaverify.policy import MAX_LOG_ODDS, log_odds_of_max
+from adaverify.policy.features import law_details
 
 SEED = 0
 
@@ -84,3 +85,25 @@ def test_any_leading_shape_any_float_type_and_the_input_is_kept() -> None:
     float_kept = as_float.clone()
     torch.testing.assert_close(log_odds_of_max(as_float, torch.full((2, 3), 0.5)).shape, scores.shape)
     assert torch.equal(as_float, float_kept)
+
+
+def test_details_of_a_law_are_those_of_its_probabilities():
+    logits = torch.randn(5, 9, generator=torch.Generator().manual_seed(0)) * 3
+    logits[1, 2:] = -torch.inf
+    temperature = torch.tensor([1.0, 0.5, 0.0, 2.0, 1.0])
+    drawn = torch.tensor([0, 1, 2, 3, 4])
+    q = (logits / torch.where(temperature > 0, temperature, 1.0)[:, None]).softmax(-1)
+    details = law_details(logits, drawn, temperature)
+    torch.testing.assert_close(details.q_drawn, q[torch.arange(5), drawn])
+    torch.testing.assert_close(details.entropy, torch.special.entr(q).sum(-1))
+    top = q.topk(2).values.log()
+    torch.testing.assert_close(details.margin, top[:, 0] - top[:, 1])
+
+
+def test_details_of_a_law_with_one_token_left():
+    logits = torch.full((1, 4), -torch.inf)
+    logits[0, 2] = 1e4
+    details = law_details(logits, torch.tensor([2]))
+    assert details.q_drawn.tolist() == [1.0]
+    assert details.entropy.tolist() == [0.0]
+    assert details.margin.tolist() == [float("inf")]

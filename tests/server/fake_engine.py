@@ -42,6 +42,7 @@ class Seen:
     prompt: str | list[int]
     params: SamplingParams
     request_id: str
+    dataset: str = ""
 
 
 @dataclass
@@ -84,10 +85,10 @@ class FakeEngine:
         return self.counters
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, request_id: str
+        self, prompt: str | list[int], params: SamplingParams, request_id: str, dataset: str = ""
     ) -> AsyncIterator[CompletionDelta]:
         self._admit(prompt, params)
-        self.seen.append(Seen(prompt, params, request_id))
+        self.seen.append(Seen(prompt, params, request_id, dataset))
         self.running.add(request_id)
         done = False
         try:

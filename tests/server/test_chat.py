@@ -65,6 +65,14 @@ async def test_token_limits(
     assert engine.seen[0].params.max_tokens == limit
 
 
+@pytest.mark.parametrize(("metadata", "dataset"), [(None, ""), ({}, ""), ({"dataset": "maths", "x": "y"}, "maths")])
+async def test_metadata_names_the_dataset_of_a_trace(
+    client: httpx.AsyncClient, engine: FakeEngine, metadata: dict[str, str] | None, dataset: str
+) -> None:
+    assert (await chat(client, metadata=metadata)).status_code == 200
+    assert engine.seen[0].dataset == dataset
+
+
 async def test_logprobs(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     answer = (await chat(client, max_tokens=3, logprobs=True, top_logprobs=2)).json()
     first = answer["choices"][0]["logprobs"]["content"][0]

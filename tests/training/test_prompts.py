@@ -52,3 +52,8 @@ def test_every_beginning_of_a_mixture_holds_the_weights_until_a_source_runs_out(
     for end in (4, 8, 60, 160):
         assert Counter(islice(names, end))["b"] == end // 4
     assert len({prompt_id for prompt_id, _ in mix(sources)}) == 340
+
+
+def test_reads_categories_where_lines_name_them(tmp_path):
+    path = write(tmp_path, {"prompt": "a", "category": "rag"}, {"prompt": "b"})
+    assert read_source(str(path)).categories == ["rag", ""]

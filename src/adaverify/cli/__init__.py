@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adaverify import __version__
-from adaverify.cli import audit, generate, profile, serve, train
+from adaverify.cli import audit, generate, profile, record, serve, train
 from adaverify.cli.console import fail
 from adaverify.errors import AdaverifyError
 
@@ -19,7 +19,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve.serve, generate.generate, profile.profile, train.train):
+COMMANDS = (
+    serve.serve,
+    generate.generate,
+    profile.profile,
+    train.train,
+    record.record,
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(audit.audit, name="audit")
 

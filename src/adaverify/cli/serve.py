@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adaverify.cli.console import announce, err
+from adaverify.cli.lab import needs_lab
 from adaverify.cli.options import NO_SPECULATION, engine_values, with_engine_flags
 from adaverify.config import EngineConfig, SpeculativeConfig
 from adaverify.errors import ConfigError
@@ -39,6 +40,9 @@ def serve(
     shutdown_grace: Annotated[
         float, typer.Option(min=0, help="Seconds that running requests get to finish after SIGTERM.")
     ] = 30.0,
+    record: Annotated[
+        Path | None, typer.Option(help="Record every draft and its fate in this folder, for adaverify evaluate.")
+    ] = None,
     no_speculation: Annotated[bool, NO_SPECULATION] = False,
     engine_flags: dict[str, Any] | None = None,
 ) -> None:
@@ -46,6 +50,7 @@ def serve(
     config = EngineConfig.build(
         **engine_values(target, engine_flags or {}, default_drafts=True, no_speculation=no_speculation)
     )
+    recorder_class = _load_recorder() if record is not None else None
     names = served_model_name or [target or Path(config.model).name]
     run = _load_server()
     listener = run.bind(host, port)
@@ -57,11 +62,16 @@ def serve(
     _log_progress()
     announce(config.model)
     engine = AsyncEngine.from_config(config)
+    recorder = recorder_class(engine.engine, record) if recorder_class is not None else None
     app = create_app(engine, names, api_key or None)
     err.print(summary(engine, names))
     # Wrapped by the terminal, not by us: the command is there to be copied.
     invite = partial(err.print, invitation(url, names[0], bool(api_key)), soft_wrap=True)
-    run.run_server(app, listener, shutdown_grace, on_ready=invite)
+    try:
+        run.run_server(app, listener, shutdown_grace, on_ready=invite)
+    finally:
+        if recorder is not None:
+            recorder.close()
 
 
 def _log_progress() -> None:
@@ -82,6 +92,12 @@ def _load_server() -> Any:
             raise
         raise ConfigError(f"adaverify serve needs the package {error.name}: pip install 'adaverify[serve]'") from error
     return runner
+
+
+def _load_recorder() -> Any:
+    with needs_lab("serve --record"):
+        from adaverify.lab.trace.recorder import Recorder
+    return Recorder
 
 
 def summary(engine: AsyncEngine, names: list[str]) -> Panel:

@@ -12,6 +12,7 @@ from torch import Tensor
 from adaverify.engine.request import Request
 from adaverify.engine.runner import ForwardOutput
 from adaverify.engine.scheduler import PrefillChunk
+from adaverify.policy.features import LawDetails
 from adaverify.sampling.laws import DraftLaws
 
 
@@ -28,12 +29,15 @@ class DraftBlock:
         What the drafts were drawn from; row r * K + i for draft i of request r. None: one-hot.
     confidence : Tensor [R, K], float32, optional
         Log-odds of acceptance from the drafter's own confidence head.
+    details : LawDetails of Tensor [R, K], optional
+        For the lab, where the drafter was told to keep them.
     """
 
     token_ids: Tensor
     features: Tensor
     laws: DraftLaws | None
     confidence: Tensor | None = None
+    details: LawDetails | None = None
 
     @property
     def depth(self) -> int:
@@ -55,10 +59,13 @@ class Drafter(ABC):
         the draft budget look at the confidences of the present block.
     has_confidence_head : bool
         Whether its blocks bring a confidence of their own.
+    keeps_details : bool
+        Whether its blocks bring :class:`~adaverify.policy.features.LawDetails`; off unless a trace is recorded.
     """
 
     knows_q_before_draw: ClassVar[bool]
     has_confidence_head: bool = False
+    keeps_details: bool = False
 
     @abstractmethod
     def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:

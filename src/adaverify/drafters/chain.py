@@ -74,7 +74,14 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         config = self.model.config
         columns = self.model.target_token_ids
         writer = DraftWriter(
-            requests, depth, config.draft_vocab_size, self.greedy, self._laws, self.device, columns=columns
+            requests,
+            depth,
+            config.draft_vocab_size,
+            self.greedy,
+            self._laws,
+            self.device,
+            columns=columns,
+            keep_details=self.keeps_details,
         )
         if not depth or not requests:
             return writer.block()

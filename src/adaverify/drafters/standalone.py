@@ -44,7 +44,15 @@ class StandaloneDrafter(Drafter):
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
         """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`."""
-        writer = DraftWriter(requests, depth, self.vocab_size, self.greedy, self._laws, self.runner.device)
+        writer = DraftWriter(
+            requests,
+            depth,
+            self.vocab_size,
+            self.greedy,
+            self._laws,
+            self.runner.device,
+            keep_details=self.keeps_details,
+        )
         logits = self._take_in(requests if depth else [], chunks)
         for i in range(depth):
             if i > 0:

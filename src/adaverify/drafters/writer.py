@@ -9,7 +9,7 @@ from torch import Tensor
 
 from adaverify.drafters.base import DraftBlock
 from adaverify.engine.request import Request
-from adaverify.policy.features import log_odds_of_max
+from adaverify.policy.features import LawDetails, law_details, log_odds_of_max
 from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.processors import SamplingTensors, draw_drafts
 from adaverify.sampling.rng import Purpose, uniforms
@@ -45,6 +45,8 @@ class DraftWriter:
     buffer : LawBuffer
     own_columns : bool
         Each row brings columns of its own (candidates) to :meth:`draw`.
+    keep_details : bool
+        Collect :class:`~adaverify.policy.features.LawDetails`.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class DraftWriter:
         device: torch.device,
         columns: Tensor | None = None,
         own_columns: bool = False,
+        keep_details: bool = False,
     ) -> None:
         self.sampling = SamplingTensors.from_params([r.params for r in requests], [r.seed for r in requests], device)
         one_hot = greedy or all(r.params.is_greedy for r in requests)
@@ -66,6 +69,7 @@ class DraftWriter:
         self.tokens = torch.empty(count, depth, dtype=torch.long, device=device)
         self.features = torch.empty(count, depth, device=device)
         self.confidence: Tensor | None = None
+        self._details = LawDetails(*torch.empty(3, count, depth, device=device)) if keep_details else None
         self._q = None if one_hot else buffer.rows(count * depth, width).view(count, depth, width)
         self._own_columns: Tensor | None = None
         if own_columns:
@@ -80,6 +84,11 @@ class DraftWriter:
             index = logits.max(dim=-1).indices
         else:
             index, self._q[:, i] = draw_drafts(logits, self.sampling, self._noise[:, i])
+        if self._details is not None:
+            for column, values in zip(
+                self._details, law_details(logits, index, self.sampling.temperature), strict=True
+            ):
+                column[:, i] = values
         if columns is not None:
             assert self._own_columns is not None
             self._own_columns[:, i] = columns
@@ -98,6 +107,9 @@ class DraftWriter:
         else:
             index, q = draw_drafts(flat, each, self._noise.flatten())
             self._q.flatten(0, 1)[:] = q
+        if self._details is not None:
+            for column, values in zip(self._details, law_details(flat, index, each.temperature), strict=True):
+                column[:] = values.view(column.shape)
         self.tokens[:] = (index if self.columns is None else self.columns[index]).view(self.tokens.shape)
 
     def block(self) -> DraftBlock:
@@ -106,7 +118,7 @@ class DraftWriter:
         if self._q is not None:
             own = None if self._own_columns is None else self._own_columns.flatten(0, 1)
             laws = DraftLaws(self._q.flatten(0, 1), self.columns if own is None else own)
-        return DraftBlock(self.tokens, self.features, laws, self.confidence)
+        return DraftBlock(self.tokens, self.features, laws, self.confidence, self._details)
 
 
 def draft_noise(requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:

@@ -29,6 +29,17 @@ class _Stream:
     queue: asyncio.Queue[CompletionDelta | Exception] = field(default_factory=asyncio.Queue)
 
 
+@dataclass(frozen=True)
+class _Arrival:
+    """A request on its way to the stepping thread."""
+
+    request_id: str
+    prompt: str | list[int]
+    params: SamplingParams
+    dataset: str
+    added: asyncio.Future[int]
+
+
 class AsyncEngine:
     """Serves many clients of one :class:`Engine`.
 
@@ -45,7 +56,7 @@ class AsyncEngine:
         self.tokenizer: PreTrainedTokenizerBase = engine.tokenizer
         self.max_model_len = engine.max_model_len
         self._engine = engine
-        self._inbox: list[tuple[str, str | list[int], SamplingParams, asyncio.Future[int]]] = []
+        self._inbox: list[_Arrival] = []
         self._aborts: list[str] = []
         self._wake = threading.Condition()
         self._streams: dict[str, _Stream] = {}
@@ -55,6 +66,11 @@ class AsyncEngine:
         self._draining = False
         self._stats = engine.stats()
         self._failure: Exception | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine itself; nobody but the stepping thread may touch it once :meth:`start` was called."""
+        return self._engine
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> AsyncEngine:
@@ -98,11 +114,12 @@ class AsyncEngine:
         return self._stats
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, request_id: str
+        self, prompt: str | list[int], params: SamplingParams, request_id: str, dataset: str = ""
     ) -> AsyncIterator[CompletionDelta]:
         """Deltas of one request; its ``n`` completions interleave.
 
         Leaving the iterator early, by closing or by cancellation, aborts the request and frees its blocks.
+        ``dataset`` says in recorded traces where the prompt comes from.
 
         Raises
         ------
@@ -119,7 +136,7 @@ class AsyncEngine:
         try:
             added: asyncio.Future[int] = self._loop.create_future()
             with self._wake:
-                self._inbox.append((request_id, prompt, params, added))
+                self._inbox.append(_Arrival(request_id, prompt, params, dataset, added))
                 self._wake.notify()
             await added
             while stream.num_open:
@@ -163,14 +180,14 @@ class AsyncEngine:
             self._failure = error
             self._call(self._fail_all, error)
 
-    def _take_in(self, inbox: list[tuple[str, str | list[int], SamplingParams, asyncio.Future[int]]]) -> None:
-        for request_id, prompt, params, added in inbox:
+    def _take_in(self, inbox: list[_Arrival]) -> None:
+        for new in inbox:
             try:
-                num_tokens = len(self._engine.add_request(prompt, params, request_id))
+                num_tokens = len(self._engine.add_request(new.prompt, new.params, new.request_id, new.dataset))
             except Exception as error:
-                self._call(_settle, added, error)
+                self._call(_settle, new.added, error)
             else:
-                self._call(_settle, added, num_tokens)
+                self._call(_settle, new.added, num_tokens)
 
     def _deliver(self, deltas: list[CompletionDelta]) -> None:
         for delta in deltas:
@@ -184,8 +201,8 @@ class AsyncEngine:
             stream.queue.put_nowait(failure)
         with self._wake:
             inbox, self._inbox = self._inbox, []
-        for _, _, _, added in inbox:
-            _settle(added, failure)
+        for new in inbox:
+            _settle(new.added, failure)
 
     def _call(self, function: object, *args: object) -> None:
         assert self._loop is not None

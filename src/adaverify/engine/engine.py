@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adaverify.config import EngineConfig
-from adaverify.engine.batch import Segment
 from adaverify.engine.block_pool import BlockPool
 from adaverify.engine.output import CompletionStream
+from adaverify.engine.records import StepObserver, StepRecord
 from adaverify.engine.request import Request
+from adaverify.engine.rows import admitted_drafts, packed_segments, sample_requests, sick_requests, telling_decodes
 from adaverify.engine.runner import ModelRunner
 from adaverify.engine.scheduler import Scheduler, StepPlan
 from adaverify.engine.speculation import Round, Speculation
@@ -24,6 +24,7 @@ from adaverify.engine.stats import EngineStats
 from adaverify.engine.validation import check_request, resolve_bad_words
 from adaverify.errors import QueueFullError
 from adaverify.outputs import CompletionDelta
+from adaverify.sampling.overlap import draft_overlaps
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.rng import derive_seed
 from adaverify.sampling.sampler import SampleRequest, SampleResult, sample
@@ -65,6 +66,7 @@ class Engine:
         depth = speculation.num_speculative_tokens if speculation else 0
         self.scheduler = Scheduler(pool, config.max_num_seqs, config.max_num_batched_tokens, depth)
         self._streams: dict[Request, CompletionStream] = {}
+        self.observer: StepObserver | None = None
         self._seeds = np.random.default_rng(config.seed)
         self._stats = EngineStats.start(depth)
 
@@ -73,8 +75,12 @@ class Engine:
         """Whether any request is waiting or running."""
         return bool(self._streams)
 
-    def add_request(self, prompt: str | list[int], params: SamplingParams, request_id: str) -> list[int]:
+    def add_request(
+        self, prompt: str | list[int], params: SamplingParams, request_id: str, dataset: str = ""
+    ) -> list[int]:
         """Queue a request, as ``params.n`` completions; returns the prompt's tokens.
+
+        ``dataset`` says in recorded traces where the prompt comes from.
 
         Raises
         ------
@@ -101,6 +107,7 @@ class Engine:
                 seed=derive_seed(seed, index, token_ids),
                 eos_token_ids=self.eos_token_ids,
                 max_len=max_len,
+                dataset=dataset,
             )
             self._streams[request] = CompletionStream(request, self.tokenizer)
             self.scheduler.add(request)
@@ -119,6 +126,7 @@ class Engine:
         The order is that of ``docs/architecture.md``: schedule, budget, draft, admit, run the target, sample and
         verify, observe, hand out.
         """
+        before = dict(self._stats.seconds)
         with self._timed("schedule"):
             plan = self.scheduler.schedule()
             if plan.is_empty:
@@ -126,8 +134,8 @@ class Engine:
         current = self._begin_round(plan)
         with self._timed("schedule"):
             admitted = current.admitted.tolist() if current else [0] * len(plan.decodes)
-            drafts = self._admitted_drafts(current, admitted)
-            segments = self._segments(plan, drafts)
+            drafts = admitted_drafts(current, admitted)
+            segments = packed_segments(plan, drafts)
         with self._timed("target"):
             output = self.runner.forward(segments)
         if self.speculation is not None:
@@ -135,12 +143,17 @@ class Engine:
                 self.speculation.drafter.absorb(output, plan.decodes, admitted, plan.chunks)
         with self._timed("sample"):
             sampling = plan.decodes + [chunk.request for chunk in plan.chunks if chunk.samples]
-            results = self._sample(output.logits, sampling, drafts, current)
+            requests = sample_requests(sampling, drafts, current)
+        overlaps = self._overlaps(output.logits, requests, current)
+        with self._timed("sample"):
+            results = sample(output.logits, requests, current.block.laws if current else None)
         accepted = [result.num_accepted for result in results[: len(plan.decodes)]]
+        telling = telling_decodes(plan, results)
+        self._record(plan, current, accepted, telling, overlaps, before)
         with self._timed("policy"):
-            self._observe(plan, current, results, admitted, accepted)
+            self._observe(current, telling, admitted, accepted)
         with self._timed("output"):
-            sick = self._sick(plan, segments, accepted, output.finite.tolist())
+            sick = sick_requests(plan, segments, accepted, output.finite.tolist())
             return self._advance(plan, dict(zip(sampling, results, strict=True)), sick)
 
     def stats(self) -> EngineStats:
@@ -170,60 +183,46 @@ class Engine:
         with self._timed("policy"):
             return self.speculation.admit(plan, block, budget)
 
-    def _admitted_drafts(self, current: Round | None, admitted: Sequence[int]) -> list[list[int]]:
-        if current is None:
-            return [[] for _ in admitted]
-        rows = current.block.token_ids.tolist()
-        return [row[:count] for row, count in zip(rows, admitted, strict=True)]
+    def _overlaps(self, logits: Tensor, requests: list[SampleRequest], current: Round | None) -> Tensor | None:
+        if self.observer is None or not self.observer.wants_overlaps or current is None:
+            return None
+        with self._timed("record"):
+            depth = current.features.shape[1]
+            return draft_overlaps(logits, requests, current.block.laws, depth)[: len(current.admitted)]
 
-    def _segments(self, plan: StepPlan, drafts: list[list[int]]) -> list[Segment]:
-        """One segment per decode (its last token and its admitted drafts) and per prompt chunk."""
-        segments = [
-            Segment([request.token_ids[-1], *draft], request.num_tokens - 1, request.blocks, 1 + len(draft))
-            for request, draft in zip(plan.decodes, drafts, strict=True)
-        ]
-        segments += [
-            Segment(c.request.token_ids[c.start : c.end], c.start, c.request.blocks, int(c.samples))
-            for c in plan.chunks
-        ]
-        return segments
-
-    def _sample(
-        self, logits: Tensor, sampling: list[Request], drafts: list[list[int]], current: Round | None
-    ) -> list[SampleResult]:
-        requests = []
-        for row, request in enumerate(sampling):
-            draft = drafts[row] if row < len(drafts) else []
-            requests.append(
-                SampleRequest(
-                    params=request.params,
-                    seed=request.seed,
-                    prompt_token_ids=request.prompt_token_ids,
-                    output_token_ids=request.output_token_ids,
-                    draft_token_ids=draft,
-                    q_start=current.block.law_start(row) if current and draft else None,
-                    eos_token_ids=request.eos_token_ids,
-                )
-            )
-        return sample(logits, requests, current.block.laws if current else None)
-
-    def _observe(
+    def _record(
         self,
         plan: StepPlan,
         current: Round | None,
-        results: list[SampleResult],
-        admitted: list[int],
         accepted: list[int],
+        telling: list[bool],
+        overlaps: Tensor | None,
+        before: dict[str, float],
     ) -> None:
-        """Let the estimator learn from the round, and count it; the decodes' results come first."""
+        """Tell the observer of the step; ``before`` is the account of time from before it."""
+        if self.observer is None or current is None:
+            return
+        assert self.speculation is not None
+        seconds = {part: spent - before[part] for part, spent in self._stats.seconds.items()}
+        with self._timed("record"):
+            self.observer.record(
+                StepRecord(
+                    self._stats.num_steps,
+                    plan,
+                    current,
+                    accepted,
+                    telling,
+                    overlaps,
+                    self.speculation.estimator,
+                    seconds,
+                )
+            )
+
+    def _observe(self, current: Round | None, telling: list[bool], admitted: list[int], accepted: list[int]) -> None:
+        """Let the estimator learn from the round, and count it."""
         if self.speculation is None:
             return
         if current is not None:
-            # penalties, bias and forbidden tokens bend p but not q: such labels say nothing about other requests
-            telling = [
-                result.error is None and not request.params.has_target_only_transforms
-                for request, result in zip(plan.decodes, results, strict=False)
-            ]
             self.speculation.observe(current, accepted, telling)
             self._stats.add_round(
                 drafted=current.num_drafts.cpu().numpy(),
@@ -233,17 +232,6 @@ class Engine:
             )
             self._stats.draft_budget = int(current.budget)
         self.speculation.end_step()
-
-    def _sick(self, plan: StepPlan, segments: list[Segment], accepted: list[int], finite: list[bool]) -> list[Request]:
-        """Requests with a token, among those that stay, whose keys or values are not finite."""
-        requests = plan.decodes + [chunk.request for chunk in plan.chunks]
-        kept = [1 + count for count in accepted] + [chunk.num_tokens for chunk in plan.chunks]
-        starts = [0, *accumulate(len(segment.token_ids) for segment in segments[:-1])]
-        return [
-            request
-            for request, start, count in zip(requests, starts, kept, strict=True)
-            if not all(finite[start : start + count])
-        ]
 
     def _advance(
         self, plan: StepPlan, results: dict[Request, SampleResult], sick: list[Request]

@@ -44,6 +44,8 @@ class Request:
         Tokens that the blocks can take beyond the present ones; set when a step is scheduled.
     slot : int
         Row of the per-request tensors of adaptive verification, while running.
+    dataset : str
+        What the client calls the prompt's origin; recorded in traces.
     tainted : bool
         A row of the target was not finite: its blocks must not stay in the prefix cache.
     """
@@ -64,6 +66,7 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     draft_room: int = sys.maxsize
     slot: int = -1
+    dataset: str = ""
     tainted: bool = False
     finish_reason: str | None = None
     stop_reason: str | int | None = None

@@ -72,6 +72,7 @@ class Speculation:
         self.device = device
         self.estimator = OnlineAcceptanceEstimator(config.num_speculative_tokens, device=device)
         self.reads_head = _reads_head(config, drafter)
+        self.cost_table: CostTable | None = None
         self.costs: MaterializedCosts | None = None
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
@@ -79,6 +80,7 @@ class Speculation:
     def set_costs(self, table: CostTable) -> None:
         """Trim by these measured costs from now on; without any, every draft is verified."""
         max_requests, max_tokens = self._limits
+        self.cost_table = table
         self.costs = table.materialize(max_requests, max_tokens, device=self.device)
 
     def start_request(self, slot: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-PARTS = ("schedule", "policy", "target", "sample", "draft", "output")
+PARTS = ("schedule", "policy", "target", "sample", "draft", "record", "output")
 
 
 @dataclass
@@ -45,7 +45,8 @@ class EngineStats:
     estimator_slope : float, optional
     estimator_intercepts : list of float, optional
     seconds : dict of str to float
-        Time spent per part of the step: ``schedule``, ``policy``, ``target``, ``sample``, ``draft``, ``output``.
+        Time spent per part of the step: ``schedule``, ``policy``, ``target``, ``sample``, ``draft``, ``record``
+        (telling an observer), ``output``.
     """
 
     num_requests_running: int = 0

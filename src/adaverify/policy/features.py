@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -36,3 +38,45 @@ def log_odds_of_max(logits: Tensor, temperature: Tensor | None = None) -> Tensor
     others = shifted.scatter_(-1, argmax, float("-inf")).exp_().sum(dim=-1)
     log_odds = others.log().neg().clamp(-MAX_LOG_ODDS, MAX_LOG_ODDS)
     return torch.where(largest.squeeze(-1).isfinite(), log_odds, float("nan"))
+
+
+class LawDetails(NamedTuple):
+    """What a recorded trace says of draft distributions besides their log-odds; all float32, temperature-scaled.
+
+    Attributes
+    ----------
+    q_drawn : Tensor [...]
+        Probability of the token that was drawn.
+    entropy : Tensor [...]
+        Nats.
+    margin : Tensor [...]
+        Difference between the two largest log-probabilities; inf where only one token has any.
+    """
+
+    q_drawn: Tensor
+    entropy: Tensor
+    margin: Tensor
+
+
+def law_details(logits: Tensor, drawn: Tensor, temperature: Tensor | None = None) -> LawDetails:
+    """Details of ``softmax(logits / temperature)``, for the lab: ``q_drawn`` may not decide what is verified.
+
+    Parameters
+    ----------
+    logits : Tensor, shape [..., V], floating
+    drawn : Tensor, shape [...], int64
+        Column of the token drawn.
+    temperature : Tensor, shape [...], optional
+        As for :func:`log_odds_of_max`.
+    """
+    log_q = logits.float()
+    largest = log_q.max(dim=-1, keepdim=True).values
+    log_q = log_q - largest
+    if temperature is not None:
+        log_q.div_(torch.where(temperature > 0, temperature, 1.0).unsqueeze(-1))
+    q = log_q.exp()
+    mass = q.sum(dim=-1)
+    # sum of q log q over what has mass: 0 times -inf must stay 0
+    weighted = (q * log_q.clamp(min=torch.finfo(torch.float32).min)).sum(dim=-1)
+    second = log_q.topk(2, dim=-1).values[..., 1]
+    return LawDetails(q.gather(-1, drawn.unsqueeze(-1)).squeeze(-1) / mass, mass.log() - weighted / mass, -second)

@@ -91,7 +91,9 @@ class ServerState:
             model=model,
             tokenizer=tokenizer,
             stream_options=body.stream_options or StreamOptions(),
-            generation=Generation(self.engine, self.metrics, prompts(body, tokenizer), params, request_id),
+            generation=Generation(
+                self.engine, self.metrics, prompts(body, tokenizer), params, request_id, body.dataset
+            ),
         )
 
     def check_model(self, model: str) -> None:

@@ -31,6 +31,8 @@ class Generation:
         Token ids.
     params : SamplingParams
     request_id : str
+    dataset : str
+        Where the prompts come from, for recorded traces.
 
     Raises
     ------
@@ -45,6 +47,7 @@ class Generation:
         prompts: list[list[int]],
         params: SamplingParams,
         request_id: str,
+        dataset: str = "",
     ) -> None:
         self.num_choices = len(prompts) * params.n
         most = engine.config.max_waiting
@@ -55,6 +58,7 @@ class Generation:
                 param="n" if params.n > 1 else "prompt",
             )
         self.request_id = request_id
+        self._dataset = dataset
         self._engine = engine
         self._metrics = metrics
         self._prompts = prompts
@@ -105,7 +109,9 @@ class Generation:
         queue: asyncio.Queue[Any] = asyncio.Queue()
 
         async def pump(prompt: int) -> None:
-            stream: Any = self._engine.generate(self._prompts[prompt], self._params, f"{self.request_id}-{prompt}")
+            stream: Any = self._engine.generate(
+                self._prompts[prompt], self._params, f"{self.request_id}-{prompt}", self._dataset
+            )
             try:
                 async with aclosing(stream):
                     async for delta in stream:

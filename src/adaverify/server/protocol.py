@@ -78,6 +78,12 @@ class GenerationRequest(BaseModel):
     min_tokens: int | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def dataset(self) -> str:
+        """``metadata.dataset``, which recorded traces keep."""
+        return str((self.metadata or {}).get("dataset", ""))
 
     @property
     def token_limit(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,14 @@ class PromptSource:
         The user turns of each prompt.
     weight : int
         Prompts taken from this source for one of a source of weight 1.
+    categories : list of str
+        What each line calls its ``category``; empty where it names none.
     """
 
     name: str
     conversations: list[list[str]]
     weight: int = 1
+    categories: list[str] = field(default_factory=list)
 
 
 def read_source(spec: str) -> PromptSource:
@@ -47,16 +50,19 @@ def read_source(spec: str) -> PromptSource:
     path = Path(name)
     if not path.is_file():
         raise ConfigError(f"prompts {name!r}: no such file; give a JSONL file, as path or path:weight")
-    conversations = []
+    conversations, categories = [], []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if line.strip():
-            conversations.append(_turns(line, f"prompts {name!r}, line {number}"))
+            row, turns = _turns(line, f"prompts {name!r}, line {number}")
+            conversations.append(turns)
+            categories.append(str(row.get("category") or ""))
     if not conversations:
         raise ConfigError(f"prompts {name!r} holds no prompt; give a JSONL file with one object a line")
-    return PromptSource(path.stem, conversations, int(weight))
+    return PromptSource(path.stem, conversations, int(weight), categories)
 
 
-def _turns(line: str, where: str) -> list[str]:
+def _turns(line: str, where: str) -> tuple[dict[str, Any], list[str]]:
+    """The object in a line, and its user turns."""
     try:
         row: Any = json.loads(line)
         if "turns" in row:
@@ -71,7 +77,7 @@ def _turns(line: str, where: str) -> list[str]:
         ) from error
     if not turns or not all(isinstance(turn, str) and turn for turn in turns):
         raise ConfigError(f"{where}: holds no user turn, or one that is not text")
-    return turns
+    return row, turns
 
 
 def mix(sources: Sequence[PromptSource]) -> Iterator[tuple[str, list[str]]]:
