@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 
 from adaverify.training.batches import pack_samples
+from adaverify.training.block_attention import use_block_attention
 from adaverify.training.hidden import Sample
 from adaverify.training.losses import kl_divergence, total_variation
 from adaverify.training.recipes.base import Recipe, load_vocabulary
@@ -62,6 +63,7 @@ class DFlashRecipe(Recipe):
         if model.use_draft_vocab:
             load_vocabulary(model, self.vocabulary)
         self.share_target(model, self.vocabulary if model.use_draft_vocab else None)
+        use_block_attention(model)
         return model
 
     def create(self, common: dict[str, Any]) -> Any:
