@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adaverify import __version__
-from adaverify.cli import audit, generate, profile, record, serve, train
+from adaverify.cli import audit, evaluate, generate, profile, record, replay, report, serve, train
 from adaverify.cli.console import fail
 from adaverify.errors import AdaverifyError
 
@@ -25,6 +25,9 @@ COMMANDS = (
     profile.profile,
     train.train,
     record.record,
+    evaluate.evaluate,
+    replay.replay,
+    report.report,
 )
 for command in COMMANDS:
     app.command()(command)

@@ -1,0 +1,70 @@
+"""A claim and how it is judged: by intervals, never by values alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaverify.lab.evaluate.bootstrap import Estimate, interval
+
+Verdict = Literal["holds", "does not hold", "undecided"]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper and what the trace says of it.
+
+    Attributes
+    ----------
+    drafter : str
+        Label of a pair, or ``all drafters``.
+    text : str
+        The claim, with its bar.
+    verdict : str
+        ``holds`` or ``does not hold`` where the interval lies on one side of the bar, else ``undecided``.
+    numbers : dict of str to Estimate, float, int or None
+    why : str
+        What is missing, where that is why it is undecided.
+    """
+
+    drafter: str
+    text: str
+    verdict: Verdict
+    numbers: dict[str, Estimate | float | None]
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers for JSON."""
+        numbers = {name: vars(n) if isinstance(n, Estimate) else n for name, n in self.numbers.items()}
+        return {**vars(self), "numbers": numbers}
+
+
+def judge(*conditions: tuple[Estimate, Literal["above", "below"], float]) -> Verdict:
+    """Whether all estimates lie on their side of their bar, by their intervals."""
+    verdicts = []
+    for estimate, side, bar in conditions:
+        if estimate.low is None or estimate.high is None:
+            verdicts.append("undecided")
+            continue
+        is_above, is_below = estimate.low > bar, estimate.high < bar
+        holds, fails = (is_above, is_below) if side == "above" else (is_below, is_above)
+        verdicts.append("holds" if holds else "does not hold" if fails else "undecided")
+    if "does not hold" in verdicts:
+        return "does not hold"
+    return "holds" if all(verdict == "holds" for verdict in verdicts) else "undecided"
+
+
+def ratio_of(numerator: Floats, denominator: Floats, values: tuple[float, float], enough: bool) -> Estimate:
+    """A ratio of two positive numbers; its interval is made on the logarithm."""
+    if min(values) <= 0:
+        return Estimate()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        replicates = np.log(numerator) - np.log(denominator)
+    logarithm = interval(float(np.log(values[0] / values[1])), replicates, enough=enough, kind="widest")
+    return Estimate(
+        *(None if x is None else float(np.exp(x)) for x in (logarithm.value, logarithm.low, logarithm.high))
+    )

@@ -1,0 +1,147 @@
+"""Online estimators over a trace in the order it was recorded: every draft is predicted before it is learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaverify.lab.trace import Drafts, RunInfo, Trace
+from adaverify.policy import OnlineAcceptanceEstimator
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.integer[Any]]
+Bools = NDArray[np.bool_]
+
+
+class OnlineEstimator(Protocol):
+    """What :class:`~adaverify.policy.OnlineAcceptanceEstimator` does, for estimators of other kinds.
+
+    One with a ``refit_interval`` promises that its predictions change only after so many calls of ``end_step``, and
+    is then fed that many steps at a time.
+    """
+
+    def predict(self, features: Tensor) -> Tensor:
+        """Chance of acceptance, shape [R, K], of features, shape [R, K]."""
+        ...
+
+    def observe(
+        self,
+        features: Tensor,
+        predictions: Tensor,
+        num_admitted: Tensor,
+        num_accepted: Tensor,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Learn from verified rounds."""
+        ...
+
+    def end_step(self) -> None:
+        """Count one step."""
+        ...
+
+
+EstimatorFactory = Callable[[RunInfo], OnlineEstimator]
+
+
+def paper_estimator(run: RunInfo) -> OnlineAcceptanceEstimator:
+    """The published estimator, from its published start."""
+    return OnlineAcceptanceEstimator(run.num_speculative_tokens)
+
+
+def prequential(trace: Trace, factory: EstimatorFactory = paper_estimator) -> Floats:
+    """Predict the labelled drafts of a trace by an estimator that learns as it goes.
+
+    Every run has an estimator of its own that knows nothing at the start, as a server does. A step's drafts are all
+    predicted before any of them is learned from.
+
+    Parameters
+    ----------
+    trace : Trace
+    factory : callable
+        Makes the estimator of a run.
+
+    Returns
+    -------
+    ndarray, shape [N]
+        Chances, one for each of ``trace.labelled``.
+    """
+    step = _step_ranks(trace.drafts)[trace.drafts.is_labelled]
+    predicted = np.empty(len(step))
+    for number, run in enumerate(trace.runs):
+        first, end = np.searchsorted(trace.labelled.run, [number, number + 1])
+        rows = slice(int(first), int(end))
+        rounds = Rounds.of(trace.labelled.select(rows), step[rows], run.num_speculative_tokens)
+        predicted[rows] = rounds.flatten(_run_through(rounds, factory(run)))
+    return predicted
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Labelled drafts of a run, one row for each request and step.
+
+    Attributes
+    ----------
+    features : Tensor, shape [M, K], float64
+        Log-odds of q_max; nan where there is no labelled draft.
+    num_labelled, num_accepted : Tensor, shape [M], int64
+    step : ndarray, shape [M]
+        Steps of the run that drafted before this one.
+    row, depth : ndarray, shape [N]
+        Where each draft is.
+    """
+
+    features: Tensor
+    num_labelled: Tensor
+    num_accepted: Tensor
+    step: Ints
+    row: Ints
+    depth: Ints
+
+    @classmethod
+    def of(cls, drafts: Drafts, step: Ints, K: int) -> Rounds:
+        """Put the drafts of a run into rows."""
+        is_new = np.append(True, (np.diff(step) != 0) | (np.diff(drafts.request) != 0))[: len(step)]
+        row, depth = is_new.cumsum() - 1, drafts.position - 1
+        features = np.full((int(is_new.sum()), K), np.nan)
+        features[row, depth] = drafts.logit_q_max
+        counts = [np.bincount(row, weights, len(features)) for weights in (None, drafts.accepted)]
+        labelled, accepted = (torch.from_numpy(count.astype(np.int64)) for count in counts)
+        return cls(torch.from_numpy(features), labelled, accepted, step[is_new], row, depth)
+
+    def chunks(self, num_steps: int) -> Iterator[tuple[slice, int]]:
+        """Rows of every ``num_steps`` steps, and the steps they took."""
+        last = int(self.step[-1]) + 1 if len(self.step) else 0
+        for start in range(0, last, num_steps):
+            rows = np.searchsorted(self.step, [start, start + num_steps])
+            yield slice(int(rows[0]), int(rows[1])), min(num_steps, last - start)
+
+    def flatten(self, values: Tensor) -> Floats:
+        """Values of the labelled drafts, shape [N], from values of all, shape [M, K]."""
+        return np.asarray(values.numpy()[self.row, self.depth], dtype=np.float64)
+
+
+@torch.inference_mode()
+def _run_through(rounds: Rounds, estimator: OnlineEstimator) -> Tensor:
+    """Predictions of all rounds, each made before it was observed."""
+    predictions = torch.empty_like(rounds.features)
+    for rows, num_steps in rounds.chunks(getattr(estimator, "refit_interval", 1)):
+        features = rounds.features[rows]
+        predictions[rows] = estimator.predict(features)
+        # a round may end without a rejection, at the end of its request: what has a label counts as admitted
+        estimator.observe(features, predictions[rows], rounds.num_labelled[rows], rounds.num_accepted[rows])
+        for _ in range(num_steps):
+            estimator.end_step()
+    return predictions
+
+
+def _step_ranks(drafts: Drafts) -> Ints:
+    """For each draft the number of steps of its run that drafted before, shape [N]."""
+    new_run = np.append(True, np.diff(drafts.run) != 0)[: len(drafts)]
+    rank = (new_run | np.append(True, np.diff(drafts.step) != 0)[: len(drafts)]).cumsum()
+    return rank - np.maximum.accumulate(np.where(new_run, rank, 0))

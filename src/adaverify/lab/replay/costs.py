@@ -1,0 +1,105 @@
+"""What a round is charged: drafting by requests and depth, verification by packed tokens."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from adaverify.errors import ConfigError
+from adaverify.lab.replay.rounds import Rounds
+from adaverify.lab.trace.trace import Floats, Ints
+from adaverify.policy.cost import CostTable, MaterializedCosts
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A cost table for batches up to some size.
+
+    Attributes
+    ----------
+    tables : MaterializedCosts
+        As the budget reads them.
+    num_speculative_tokens : int
+        K, the depth that drafting was measured at.
+    drafts_in_parallel : bool
+        Whether a block is drafted in one pass, so that fewer drafts cost no less.
+    """
+
+    tables: MaterializedCosts
+    num_speculative_tokens: int
+    drafts_in_parallel: bool
+
+    @classmethod
+    def of(cls, costs: CostTable, rounds: Rounds, num_seats: int) -> Prices:
+        """Prices of every batch that ``num_seats`` seats can make."""
+        K = rounds.num_speculative_tokens
+        tables = costs.materialize(num_seats, num_seats * (1 + K))
+        return cls(tables, K, rounds.info.drafts_in_parallel)
+
+    @cached_property
+    def draft_pass(self) -> Floats:
+        """Milliseconds of one drafting pass for 0 to N requests, float64 [N + 1]; nothing for none.
+
+        A parallel drafter makes one pass a round, any other K equal ones.
+        """
+        passes = 1 if self.drafts_in_parallel else self.num_speculative_tokens
+        costs = self.tables.draft.numpy() / passes
+        costs[0] = 0.0
+        return costs
+
+    def draft_ms(self, depth: Ints) -> Floats:
+        """Milliseconds of drafting, float64 [T].
+
+        Parameters
+        ----------
+        depth : int64 [T, N]
+            Drafts made for each request. A request that stops early is left out of later passes; all take part in
+            the one pass of a parallel drafter, however few drafts are wanted.
+        """
+        if self.drafts_in_parallel:
+            return self.draft_pass[(depth > 0).sum(axis=1)]
+        return sum(
+            (self.draft_pass[(depth > i).sum(axis=1)] for i in range(int(depth.max(initial=0)))),
+            start=np.zeros(len(depth)),
+        )
+
+    def verify_ms(self, num_tokens: Ints) -> Floats:
+        """Milliseconds of the target's pass over so many packed tokens, any shape, float64."""
+        return self.tables.verify.numpy()[num_tokens]
+
+
+def read_costs(file: Path) -> CostTable:
+    """The table that ``adaverify profile`` wrote.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read or does not hold a cost table.
+    """
+    try:
+        return CostTable.from_dict(json.loads(file.read_text()))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{file}: not a cost table ({error}); give what `adaverify profile -o FILE` wrote") from error
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}; give what `adaverify profile -o FILE` wrote") from error
+
+
+def recorded_costs(rounds: Rounds) -> tuple[CostTable, str]:
+    """The cost table of the first run that has one, and the name of that run.
+
+    Raises
+    ------
+    ConfigError
+        No run has one.
+    """
+    for run in rounds.runs:
+        if run.cost_table is not None:
+            return run.cost_table, run.run
+    raise ConfigError(
+        f"run {', '.join(run.run for run in rounds.runs)} holds no cost table; measure one with "
+        "`adaverify profile -o FILE` and give it as --costs FILE"
+    )
