@@ -12,7 +12,7 @@ from adaverify.errors import ConfigError
 
 SpeculativeMethod = Literal["draft_model", "eagle3", "mtp", "dflash", "dflash2", "dspark"]
 DraftSampleMethod = Literal["probabilistic", "greedy"]
-RejectionSampleMethod = Literal["standard"]
+RejectionSampleMethod = Literal["standard", "coupled"]
 DraftConfidence = Literal["auto", "head", "estimator"]
 MAX_SPECULATIVE_TOKENS = 16
 
@@ -33,7 +33,10 @@ class SpeculativeConfig(BaseModel):
         ``probabilistic`` draws drafts from the drafter's processed distribution; ``greedy`` takes its
         most likely token (q is then one-hot).
     rejection_sample_method : str
-        ``standard``: accept with min(1, p/q), else draw from the residual (Leviathan et al. 2023).
+        ``standard``: accept with min(1, p/q), else draw from the residual (Leviathan et al. 2023). ``coupled``: draw
+        drafter and target with the same noise and accept where they agree (Daliri et al. 2024): a little less is
+        accepted, what is accepted can be told better, and a seed gives the same text whatever is drafted, which is also
+        that of a server without drafter.
     enable_adaptive_verification : bool
         Verify only the drafts worth their cost.
     draft_confidence : str

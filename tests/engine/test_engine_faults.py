@@ -9,6 +9,7 @@ import torch
 from tests.support import Pair, plain_llm, save_tiny_gpt2, save_tiny_model, token_ids
 
 from adaverify import SamplingParams
+from adaverify.policy.cost import CostCurve, CostTable
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 
@@ -106,7 +107,10 @@ def test_a_drafter_that_is_not_finite_drafts_nothing(pair, prompts, reference, t
     if temperature == 0.0:
         assert output.token_ids == reference[0][:12]
     else:
-        assert output.token_ids == plain_llm(pair.target).generate([prompts[0]], params)[0].outputs[0].token_ids
+        # verification that never gets a draft to see
+        trimmed = pair.llm(costs=CostTable(CostCurve((1, 64), (1.0, 1e9))), sampling=sampling)
+        assert output.token_ids == trimmed.generate([prompts[0]], params)[0].outputs[0].token_ids
+        assert sum(trimmed.stats().admitted) == 0
 
 
 def test_a_sick_draft_leaves_its_neighbours_drafts_alone(pair, prompts, greedy):

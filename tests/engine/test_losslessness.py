@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.drafters.support import METHODS, save_echoing_target, trained
-from tests.support import Pair, save_related_model, save_tiny_model
+from tests.support import Pair, plain_llm, save_related_model, save_tiny_model
 from transformers import LlamaForCausalLM
 
 from adaverify import SamplingParams
@@ -39,8 +39,9 @@ def small(tmp_path_factory) -> Pair:
     return Pair(target, save_related_model(folder / "drafter", target, noise=0.03, seed=2))
 
 
-def build(pair: Pair, sampling: str, costs: CostTable | None = GENTLE):
+def build(pair: Pair, sampling: str, costs: CostTable | None = GENTLE, method: str = "standard"):
     return pair.llm(
+        speculative={"rejection_sample_method": method},
         costs=costs,
         k=K,
         sampling=sampling,
@@ -93,11 +94,38 @@ def test_trained_drafters_keep_the_targets_law(echoing, tmp_path, method, top_p)
 
 
 @pytest.mark.slow
-def test_scoring_the_drawn_token_is_found_out(small):
-    """The negative control: the first case above, but trimmed by q of the drawn token, which the design forbids."""
-    params = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True)
-    llm = build(small, "probabilistic", CLIFF)
-    propose = llm.engine.speculation.drafter.propose
+@pytest.mark.parametrize("sampling", ["probabilistic", "greedy"])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "dflash2"])
+def test_coupled_verification_keeps_the_targets_law(small, echoing, tmp_path, method, top_p, sampling):
+    """Trimmed by margins, which tell of the draw, under a budget from the present block."""
+    pair = small if method == "draft_model" else trained(tmp_path, echoing, method)
+    params = SamplingParams(temperature=1.0, top_p=top_p, max_tokens=LENGTH, ignore_eos=True)
+    llm = build(pair, sampling, CLIFF, "coupled")
+    result = check_losslessness(draw(llm, params, SAMPLES // 2), law_of(pair.target, params), llm.stats())
+    print(result)
+    assert result.conclusion is Conclusion.EXACT, result
+    assert result.num_cells > 60
+    assert result.drafted > result.admitted > result.accepted > SAMPLES / 50
+
+
+@pytest.mark.slow
+def test_without_a_drafter_races_give_the_targets_law(small):
+    params = SamplingParams(temperature=1.0, top_p=0.9, max_tokens=LENGTH, ignore_eos=True)
+    llm = plain_llm(small.target, max_num_seqs=SEATS, max_num_batched_tokens=8 * SEATS, max_model_len=32)
+    samples = draw(llm, params, SAMPLES // 2)
+    result = check_losslessness(
+        samples, law_of(small.target, params), EngineStats(drafted=[2], admitted=[1], accepted=[1])
+    )
+    print(result)
+    assert result.conclusion is Conclusion.EXACT, result
+
+
+def score_by_the_drawn_token(llm):
+    """Trim by q of the drawn token, which the design forbids with standard verification."""
+    drafter = llm.engine.speculation.drafter
+    drafter.keeps_details = True
+    propose = drafter.propose
 
     def propose_with_forbidden_scores(*args):
         block = propose(*args)
@@ -106,12 +134,24 @@ def test_scoring_the_drawn_token_is_found_out(small):
         drawn = block.laws.q.gather(-1, block.token_ids.reshape(-1, 1)).view_as(block.features)
         return replace(block, features=torch.logit(drawn, eps=1e-6))
 
-    llm.engine.speculation.drafter.propose = propose_with_forbidden_scores
+    drafter.propose = propose_with_forbidden_scores
+    return llm
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["standard", "coupled"])
+def test_scoring_the_drawn_token_is_found_out(small, method):
+    """The negative control: the first case above with a forbidden score; and that coupled verification allows it."""
+    params = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True)
+    llm = score_by_the_drawn_token(build(small, "probabilistic", CLIFF, method))
     result = check_losslessness(draw(llm, params, SAMPLES), law_of(small.target, params), llm.stats())
     print(result)
-    assert result.conclusion is Conclusion.BIASED
-    assert result.p_value < 1e-6
     assert result.drafted > result.admitted > 0
+    if method == "coupled":
+        assert result.conclusion is Conclusion.EXACT
+    else:
+        assert result.conclusion is Conclusion.BIASED
+        assert result.p_value < 1e-6
 
 
 @pytest.mark.parametrize("case", ["nothing trimmed", "nothing admitted", "nothing drafted"])

@@ -23,6 +23,7 @@ from adaverify.policy.exactness import (
     total_variation,
 )
 from adaverify.policy.exactness.cases import estimator_rule
+from adaverify.policy.exactness.race import EVERYTHING, area, race, win_by
 from adaverify.policy.exactness.rules import EstimatorScore, PrefixRule
 from adaverify.policy.exactness.worlds import one_request, two_requests
 
@@ -165,3 +166,42 @@ def test_noise_levels_must_fit_the_laws() -> None:
     pair = fixed_pair(law_of(".5", ".5"), law_of("1/3", "2/3"))
     with pytest.raises(ValueError, match="more levels"):
         enumerate_output((pair,), PrefixRule(lambda block, depth: 1.0), 1, 1, NoiseSource(lambda *_: 0, levels=4))
+
+
+def test_races_over_the_triangle_have_the_chances_of_the_laws_and_of_the_coupling() -> None:
+    p, q = law_of(".2", ".5", ".3"), law_of(".6", ".1", ".3")
+    assert {token: chance for chance, token, _ in race(EVERYTHING, q)} == dict(enumerate(q))
+    assert area(EVERYTHING) == Fraction(1, 2)
+    met = sum(chance * again for chance, x, region in race(EVERYTHING, q) for again, y, _ in race(region, p) if x == y)
+    # sum over v of 1 / sum over w of max(p_w / p_v, q_w / q_v)
+    assert met == sum(1 / sum(max(p[w] / p[v], q[w] / q[v]) for w in range(3)) for v in range(3))
+
+
+def test_a_race_of_two_is_decided_by_their_share() -> None:
+    (_, first, region), (_, second, _) = race(EVERYTHING, law_of("1/4", "3/4"))
+    assert (first, second) == (0, 1)
+    # what wins with a quarter wins with any more
+    assert [(chance, token) for chance, token, _ in race(region, law_of("1/3", "2/3"))] == [(1, 0)]
+    assert [(chance, token) for chance, token, _ in race(region, law_of("1/8", "7/8"))] == [
+        (Fraction(1, 2), 0),
+        (Fraction(1, 2), 1),
+    ]
+
+
+def test_margins_of_a_race_split_it_and_follow_the_closed_form() -> None:
+    q = law_of(".6", ".1", ".3")
+    for _, token, region in race(EVERYTHING, q):
+        parts = win_by(region, q, token, Fraction(3))
+        assert sum(chance for chance, _, _ in parts) == 1
+        # wins even if all other weights are three times as large
+        wide = q[token] / (q[token] + 3 * (1 - q[token])) / q[token]
+        assert sum(chance for chance, is_wide, _ in parts if is_wide) == wide
+
+
+def test_coupled_text_is_exact_while_the_same_rule_is_biased_with_standard_verification() -> None:
+    standard, coupled = CASES["trim by the drawn token's q"], CASES["coupled: trim by the drawn token's q"]
+    (first,), (second,) = standard.settings, coupled.settings
+    assert first.rule == second.rule
+    assert first.pairs == second.pairs
+    assert audit_case(standard).max_tv == pytest.approx(0.1)
+    assert audit_case(coupled).max_tv == 0

@@ -26,9 +26,13 @@ class DraftBlock:
     features : Tensor [R, K], float32
         Log-odds of the most likely draft token; nan where the draft distribution was not finite.
     laws : DraftLaws, optional
-        What the drafts were drawn from; row r * K + i for draft i of request r. None: one-hot.
+        What the drafts were drawn from; row r * K + i for draft i of request r. None: one-hot, or not kept, as
+        coupled verification does not need them.
     confidence : Tensor [R, K], float32, optional
         Log-odds of acceptance from the drafter's own confidence head.
+    margin : Tensor [R, K], float32, optional
+        How far each drawn draft is ahead of the second best in the race of its position, in nats; see
+        :class:`~adaverify.sampling.coupled.CoupledDrafts`. It tells of the draw: with coupled verification only.
     details : LawDetails of Tensor [R, K], optional
         For the lab, where the drafter was told to keep them.
     """
@@ -38,6 +42,7 @@ class DraftBlock:
     laws: DraftLaws | None
     confidence: Tensor | None = None
     details: LawDetails | None = None
+    margin: Tensor | None = None
 
     @property
     def depth(self) -> int:
@@ -61,11 +66,14 @@ class Drafter(ABC):
         Whether its blocks bring a confidence of their own.
     keeps_details : bool
         Whether its blocks bring :class:`~adaverify.policy.features.LawDetails`; off unless a trace is recorded.
+    coupled : bool
+        Whether drafts are drawn with the noise that the target's tokens will be drawn with.
     """
 
     knows_q_before_draw: ClassVar[bool]
     has_confidence_head: bool = False
     keeps_details: bool = False
+    coupled: bool = False
 
     @abstractmethod
     def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:

@@ -82,6 +82,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
             self.device,
             columns=columns,
             keep_details=self.keeps_details,
+            coupled=self.coupled,
         )
         if not depth or not requests:
             return writer.block()

@@ -66,6 +66,7 @@ class DFlashDrafter(HiddenStateDrafter[DFlashDraftModel]):
             self.device,
             columns=columns,
             keep_details=self.keeps_details,
+            coupled=self.coupled,
         )
 
     def draw(self, writer: DraftWriter, hidden: Tensor, logits: Tensor, requests: Sequence[Request]) -> None:

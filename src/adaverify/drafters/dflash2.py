@@ -35,6 +35,7 @@ class DFlash2Drafter(DFlashDrafter):
             self.device,
             own_columns=True,
             keep_details=self.keeps_details,
+            coupled=self.coupled,
         )
 
     def draw(self, writer: DraftWriter, hidden: Tensor, logits: Tensor, requests: Sequence[Request]) -> None:

@@ -52,6 +52,7 @@ class StandaloneDrafter(Drafter):
             self._laws,
             self.runner.device,
             keep_details=self.keeps_details,
+            coupled=self.coupled,
         )
         logits = self._take_in(requests if depth else [], chunks)
         for i in range(depth):

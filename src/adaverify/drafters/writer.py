@@ -10,7 +10,9 @@ from torch import Tensor
 from adaverify.drafters.base import DraftBlock
 from adaverify.engine.request import Request
 from adaverify.policy.features import LawDetails, law_details, log_odds_of_max
+from adaverify.sampling.coupled import likeliest_drafts, race_drafts
 from adaverify.sampling.laws import DraftLaws
+from adaverify.sampling.noise import position_keys
 from adaverify.sampling.processors import SamplingTensors, draw_drafts
 from adaverify.sampling.rng import Purpose, uniforms
 
@@ -47,6 +49,8 @@ class DraftWriter:
         Each row brings columns of its own (candidates) to :meth:`draw`.
     keep_details : bool
         Collect :class:`~adaverify.policy.features.LawDetails`.
+    coupled : bool
+        Draw with the noise that the target's tokens will be drawn with; laws are then kept only beside details.
     """
 
     def __init__(
@@ -60,9 +64,10 @@ class DraftWriter:
         columns: Tensor | None = None,
         own_columns: bool = False,
         keep_details: bool = False,
+        coupled: bool = False,
     ) -> None:
         self.sampling = SamplingTensors.from_params([r.params for r in requests], [r.seed for r in requests], device)
-        one_hot = greedy or all(r.params.is_greedy for r in requests)
+        self._one_hot = greedy or all(r.params.is_greedy for r in requests)
         count = len(requests)
         self.depth = depth
         self.columns = columns
@@ -70,25 +75,17 @@ class DraftWriter:
         self.features = torch.empty(count, depth, device=device)
         self.confidence: Tensor | None = None
         self._details = LawDetails(*torch.empty(3, count, depth, device=device)) if keep_details else None
-        self._q = None if one_hot else buffer.rows(count * depth, width).view(count, depth, width)
+        self._margin = torch.empty(count, depth, device=device) if coupled else None
+        keeps_laws = not self._one_hot and (keep_details or not coupled)
+        self._q = buffer.rows(count * depth, width).view(count, depth, width) if keeps_laws else None
         self._own_columns: Tensor | None = None
         if own_columns:
             self._own_columns = torch.zeros(count, depth, width, dtype=torch.long, device=device)
-        self._noise = draft_noise(requests, depth, self.sampling.seeds)
+        self._noise = (coupled_noise if coupled else draft_noise)(requests, depth, self.sampling.seeds)
 
     def draw(self, i: int, logits: Tensor, columns: Tensor | None = None) -> Tensor:
         """Draw draft ``i`` of every request from ``logits`` [R, W]; gives the tokens [R]."""
-        logits = logits.float()
-        self.features[:, i] = log_odds_of_max(logits, self.sampling.temperature)
-        if self._q is None:
-            index = logits.max(dim=-1).indices
-        else:
-            index, self._q[:, i] = draw_drafts(logits, self.sampling, self._noise[:, i])
-        if self._details is not None:
-            for column, values in zip(
-                self._details, law_details(logits, index, self.sampling.temperature), strict=True
-            ):
-                column[:, i] = values
+        index = self._draw(slice(i, i + 1), logits.float(), self.sampling, columns)
         if columns is not None:
             assert self._own_columns is not None
             self._own_columns[:, i] = columns
@@ -99,18 +96,33 @@ class DraftWriter:
 
     def draw_all(self, logits: Tensor) -> None:
         """Draw all drafts at once from ``logits`` [R, K, W], whose laws do not depend on each other's draws."""
-        flat = logits.flatten(0, 1).float()
-        each = self.sampling.repeat(self.depth)
-        self.features[:] = log_odds_of_max(flat, each.temperature).view(self.features.shape)
-        if self._q is None:
-            index = flat.max(dim=-1).indices
-        else:
-            index, q = draw_drafts(flat, each, self._noise.flatten())
-            self._q.flatten(0, 1)[:] = q
-        if self._details is not None:
-            for column, values in zip(self._details, law_details(flat, index, each.temperature), strict=True):
-                column[:] = values.view(column.shape)
+        index = self._draw(slice(None), logits.flatten(0, 1).float(), self.sampling.repeat(self.depth))
         self.tokens[:] = (index if self.columns is None else self.columns[index]).view(self.tokens.shape)
+
+    def _draw(self, at: slice, logits: Tensor, sampling: SamplingTensors, own: Tensor | None = None) -> Tensor:
+        """Draw the drafts of positions ``at`` from ``logits`` [R * positions, W]; gives their columns."""
+        self.features[:, at] = self._rows(log_odds_of_max(logits, sampling.temperature))
+        q: Tensor | None = None
+        noise = self._noise[:, at].flatten()
+        if self._margin is None:
+            index, q = (logits.max(dim=-1).indices, None) if self._one_hot else draw_drafts(logits, sampling, noise)
+        else:
+            columns = self.columns if own is None else own
+            drafts = (
+                likeliest_drafts(logits, sampling) if self._one_hot else race_drafts(logits, sampling, noise, columns)
+            )
+            index, q = drafts.column, drafts.q
+            self._margin[:, at] = self._rows(drafts.margins)
+        if self._q is not None and q is not None:
+            self._q[:, at] = self._rows(q)
+        if self._details is not None:
+            for column, values in zip(self._details, law_details(logits, index, sampling.temperature), strict=True):
+                column[:, at] = self._rows(values)
+        return index
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """Unflatten the requests: [R * positions, ...] to [R, positions, ...]."""
+        return values.unflatten(0, (len(self.tokens), -1))
 
     def block(self) -> DraftBlock:
         """The finished round."""
@@ -118,11 +130,21 @@ class DraftWriter:
         if self._q is not None:
             own = None if self._own_columns is None else self._own_columns.flatten(0, 1)
             laws = DraftLaws(self._q.flatten(0, 1), self.columns if own is None else own)
-        return DraftBlock(self.tokens, self.features, laws, self.confidence, self._details)
+        return DraftBlock(self.tokens, self.features, laws, self.confidence, self._details, self._margin)
 
 
 def draft_noise(requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:
     """Uniforms [R, K], keyed by position and by depth in the block: see ``sampling.rng``."""
-    first = torch.tensor([r.num_tokens for r in requests], dtype=torch.long, device=seeds.device)
     depths = torch.arange(depth, device=seeds.device).expand(len(requests), -1)
-    return uniforms(seeds, Purpose.DRAFT, first[:, None] + depths, depths)
+    return uniforms(seeds, Purpose.DRAFT, _positions(requests, depth, seeds), depths)
+
+
+def coupled_noise(requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:
+    """Keys [R, K] of the noise at each position: see ``sampling.noise``."""
+    return position_keys(seeds, _positions(requests, depth, seeds))
+
+
+def _positions(requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:
+    """Absolute positions [R, K] of a block's drafts."""
+    first = torch.tensor([r.num_tokens for r in requests], dtype=torch.long, device=seeds.device)
+    return first[:, None] + torch.arange(depth, device=seeds.device)

@@ -69,6 +69,8 @@ class Engine:
         self.observer: StepObserver | None = None
         self._seeds = np.random.default_rng(config.seed)
         self._stats = EngineStats.start(depth)
+        # without drafts there is nothing to reject, and a drafter with coupled verification may come and go
+        self.coupled = speculation is None or speculation.coupled
 
     @property
     def has_unfinished(self) -> bool:
@@ -146,7 +148,7 @@ class Engine:
             requests = sample_requests(sampling, drafts, current)
         overlaps = self._overlaps(output.logits, requests, current)
         with self._timed("sample"):
-            results = sample(output.logits, requests, current.block.laws if current else None)
+            results = sample(output.logits, requests, current.block.laws if current else None, self.coupled)
         accepted = [result.num_accepted for result in results[: len(plan.decodes)]]
         telling = telling_decodes(plan, results)
         self._record(plan, current, accepted, telling, overlaps, before)
@@ -188,7 +190,7 @@ class Engine:
             return None
         with self._timed("record"):
             depth = current.features.shape[1]
-            return draft_overlaps(logits, requests, current.block.laws, depth)[: len(current.admitted)]
+            return draft_overlaps(logits, requests, current.block.laws, depth, self.coupled)[: len(current.admitted)]
 
     def _record(
         self,

@@ -132,7 +132,7 @@ def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[in
         output = engine.runner.forward(segments)
         if speculation:
             speculation.drafter.absorb(output, [], [], [])
-        sample(output.logits, requests, None)
+        sample(output.logits, requests, None, engine.coupled)
 
     return run
 

@@ -15,7 +15,12 @@ from adaverify.errors import ConfigError
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
+from adaverify.policy.shared_slopes import SharedSlopesEstimator
 from adaverify.policy.survival import admit, survival, valid_prefix
+
+AcceptanceEstimator = OnlineAcceptanceEstimator | SharedSlopesEstimator
+# what coupled verification believes of log-odds and margin before the first label
+COUPLED_SLOPES, COUPLED_INTERCEPT = (0.45, 0.2), -0.7
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Round:
     block : DraftBlock
     features : Tensor [R, K]
         Of the block, widened with nan to K positions.
+    inputs : Tensor [R, K] or [R, K, 2]
+        What the estimator reads: the features, with coupled verification beside the margins.
     confidences : Tensor [R, K]
         Predicted chance that each draft is accepted, given that the ones before it were.
     num_drafts : Tensor [R], int64
@@ -39,6 +46,7 @@ class Round:
 
     block: DraftBlock
     features: Tensor
+    inputs: Tensor
     confidences: Tensor
     num_drafts: Tensor
     admitted: Tensor
@@ -68,9 +76,11 @@ class Speculation:
     ) -> None:
         self.num_speculative_tokens = config.num_speculative_tokens
         self.adaptive = config.enable_adaptive_verification
+        self.coupled = config.rejection_sample_method == "coupled"
         self.drafter = drafter
+        self.drafter.coupled = self.coupled
         self.device = device
-        self.estimator = OnlineAcceptanceEstimator(config.num_speculative_tokens, device=device)
+        self.estimator = _estimator(config, device)
         self.reads_head = _reads_head(config, drafter)
         self.cost_table: CostTable | None = None
         self.costs: MaterializedCosts | None = None
@@ -91,10 +101,10 @@ class Speculation:
     def choose(self, plan: StepPlan) -> Tensor | None:
         """The draft budget before any draft of this step is drawn, or None if it may wait for their confidences.
 
-        When later draft distributions depend on earlier draws, only the confidences of each request's previous
-        block may be used.
+        With standard verification, and later draft distributions that depend on earlier draws, only the confidences of
+        each request's previous block may be used. With coupled verification no choice of drafts changes the text.
         """
-        return None if self.drafter.knows_q_before_draw else self._budget(plan)
+        return None if self.coupled or self.drafter.knows_q_before_draw else self._budget(plan)
 
     def draft(self, plan: StepPlan) -> DraftBlock:
         """Draft for every decode of the plan, as deep as any of them can use."""
@@ -108,13 +118,17 @@ class Speculation:
             return None
         slots, num_drafts = self._slots(plan), self._num_drafts(plan)
         features = self._pad(block.features, torch.nan)
-        confidences = self._confidences(block, features)
+        inputs = features
+        if self.coupled:
+            assert block.margin is not None
+            inputs = torch.stack((features, self._pad(block.margin, torch.nan)), dim=-1)
+        confidences = self._confidences(block, features, inputs)
         self._stale[slots] = confidences.nan_to_num(0.0)
         if budget is None:
             budget = self._budget(plan)
         valid = valid_prefix(confidences, num_drafts)
         admitted = admit(survival(confidences, num_drafts), valid, budget)
-        return Round(block, features, confidences, valid, admitted, budget)
+        return Round(block, features, inputs, confidences, valid, admitted, budget)
 
     def _budget(self, plan: StepPlan) -> Tensor:
         """The budget, from the confidences of each request's latest scored block."""
@@ -140,7 +154,7 @@ class Speculation:
         if self.reads_head:
             return
         self.estimator.observe(
-            current.features,
+            current.inputs,
             current.confidences,
             current.admitted,
             torch.tensor(num_accepted, dtype=torch.long, device=self.device),
@@ -151,10 +165,10 @@ class Speculation:
         """Count the step; the estimator refits after so many."""
         self.estimator.end_step()
 
-    def _confidences(self, block: DraftBlock, features: Tensor) -> Tensor:
+    def _confidences(self, block: DraftBlock, features: Tensor, inputs: Tensor) -> Tensor:
         """Chance of acceptance of each draft [R, K], given that the ones before it are accepted."""
         if not self.reads_head:
-            return self.estimator.predict(features)
+            return self.estimator.predict(inputs)
         assert block.confidence is not None
         # the head reads the network's state: where the draft law is not finite there is nothing to be confident of
         return self._pad(block.confidence.sigmoid(), torch.nan).where(features.isfinite(), torch.nan)
@@ -172,6 +186,14 @@ class Speculation:
 
     def _scalar(self, value: int) -> Tensor:
         return torch.tensor(value, dtype=torch.long, device=self.device)
+
+
+def _estimator(config: SpeculativeConfig, device: torch.device) -> AcceptanceEstimator:
+    """That of the paper; with coupled verification, one that reads the margins too."""
+    K = config.num_speculative_tokens
+    if config.rejection_sample_method == "coupled":
+        return SharedSlopesEstimator(K, COUPLED_SLOPES, COUPLED_INTERCEPT, device=device)
+    return OnlineAcceptanceEstimator(K, device=device)
 
 
 def _reads_head(config: SpeculativeConfig, drafter: Drafter) -> bool:

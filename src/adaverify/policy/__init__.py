@@ -9,6 +9,7 @@ from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostCurve, CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator, solve_arrowhead
 from adaverify.policy.features import MAX_LOG_ODDS, log_odds_of_max
+from adaverify.policy.shared_slopes import SharedSlopesEstimator, solve_shared_slopes
 from adaverify.policy.survival import admit, survival, valid_prefix
 
 __all__ = [
@@ -17,10 +18,12 @@ __all__ = [
     "CostTable",
     "MaterializedCosts",
     "OnlineAcceptanceEstimator",
+    "SharedSlopesEstimator",
     "admit",
     "choose_budget",
     "log_odds_of_max",
     "solve_arrowhead",
+    "solve_shared_slopes",
     "survival",
     "valid_prefix",
 ]

@@ -40,6 +40,36 @@ def solve_intercepts(slope_step: Tensor, b: Tensor, c: Tensor, g1: Tensor, ridge
     return (g1 - b * slope_step) / (c + ridge)
 
 
+def label_residuals(
+    usable: Tensor, predictions: Tensor, num_admitted: Tensor, num_accepted: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels of one verification, and how far the predictions were from them.
+
+    Accepted drafts get label 1 and the first rejected one label 0; nothing else has a label.
+
+    Parameters
+    ----------
+    usable : Tensor, shape [R, K], bool
+        Drafts whose features are finite.
+    predictions, num_admitted, num_accepted, mask
+        As for :meth:`OnlineAcceptanceEstimator.observe`.
+
+    Returns
+    -------
+    labelled : Tensor, shape [R, K], bool
+    p, residual : Tensor, shape [R, K], float64
+        Prediction and ``label - p``; 0 without a label.
+    """
+    positions = torch.arange(usable.shape[1], device=usable.device)
+    accepted = positions < num_accepted[:, None]
+    labelled = (positions <= num_accepted[:, None]) & (positions < num_admitted[:, None])
+    labelled = labelled & usable & predictions.isfinite()
+    if mask is not None:
+        labelled = labelled & mask[:, None]
+    p = torch.where(labelled, predictions, 0.0).double()
+    return labelled, p, torch.where(labelled, accepted.double() - p, 0.0)
+
+
 class OnlineAcceptanceEstimator:
     """Predict the acceptance of each draft, and learn from every verification.
 
@@ -109,7 +139,6 @@ class OnlineAcceptanceEstimator:
         self.a, self.b, self.c, self.g0, self.g1, self.counts = torch.zeros(
             6, K, dtype=torch.float64, device=device
         ).unbind()
-        self._positions = torch.arange(K, device=device)
         self._steps_since_refit = 0
 
     def predict(self, features: Tensor) -> Tensor:
@@ -142,17 +171,11 @@ class OnlineAcceptanceEstimator:
         mask : Tensor, shape [R], bool, optional
             Requests whose labels count; all by default.
         """
-        positions = self._positions
-        accepted = positions < num_accepted[:, None]
-        labelled = (positions <= num_accepted[:, None]) & (positions < num_admitted[:, None])
-        labelled = labelled & features.isfinite() & predictions.isfinite()
-        if mask is not None:
-            labelled = labelled & mask[:, None]
+        usable = features.isfinite()
+        labelled, p, residual = label_residuals(usable, predictions, num_admitted, num_accepted, mask)
         # Selecting, not multiplying: zero times NaN would still poison the sums.
         f = torch.where(labelled, features, 0.0).double()
-        p = torch.where(labelled, predictions, 0.0).double()
         variance = p * (1 - p)
-        residual = torch.where(labelled, accepted.double() - p, 0.0)
         self.a += (variance * f * f).sum(dim=0)
         self.b += (variance * f).sum(dim=0)
         self.c += variance.sum(dim=0)

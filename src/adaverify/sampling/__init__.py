@@ -1,8 +1,11 @@
 """From logits to tokens: parameters, processed distributions, randomness and verification."""
 
+from adaverify.sampling.coupled import race_drafts
 from adaverify.sampling.logprobs import position_logprobs
+from adaverify.sampling.noise import position_keys
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.processors import SamplingTensors, draw_drafts, filtered_probabilities, sample_from
+from adaverify.sampling.race import run_race
 from adaverify.sampling.request import SampleRequest, SampleResult
 from adaverify.sampling.rng import Purpose, derive_seed, uniforms
 from adaverify.sampling.sampler import sample
@@ -19,7 +22,10 @@ __all__ = [
     "derive_seed",
     "draw_drafts",
     "filtered_probabilities",
+    "position_keys",
     "position_logprobs",
+    "race_drafts",
+    "run_race",
     "sample",
     "sample_from",
     "uniforms",

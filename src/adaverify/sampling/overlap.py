@@ -13,8 +13,13 @@ from adaverify.sampling.request import SampleRequest
 
 
 @torch.inference_mode()
-def draft_overlaps(logits: Tensor, requests: Sequence[SampleRequest], laws: DraftLaws | None, depth: int) -> Tensor:
-    """Sum of min(p, q) = 1 - TV(p, q) of every draft (Leviathan et al. 2023).
+def draft_overlaps(
+    logits: Tensor, requests: Sequence[SampleRequest], laws: DraftLaws | None, depth: int, coupled: bool = False
+) -> Tensor:
+    """Chance that every draft is accepted, over the randomness of drafting and verification.
+
+    Sum of min(p, q) = 1 - TV(p, q) with standard verification (Leviathan et al. 2023), :func:`coupled_overlap` with
+    coupled verification.
 
     Greedy requests are left out, since their drafts are accepted or not without chance, and so are those with token
     rules.
@@ -29,6 +34,7 @@ def draft_overlaps(logits: Tensor, requests: Sequence[SampleRequest], laws: Draf
         None: drafts are one-hot, and the overlap is p(x).
     depth : int
         Columns of the result.
+    coupled : bool
 
     Returns
     -------
@@ -51,8 +57,36 @@ def draft_overlaps(logits: Tensor, requests: Sequence[SampleRequest], laws: Draf
             if laws is None or request.q_start is None:
                 drafts = torch.tensor(request.draft_token_ids, device=logits.device)
                 overlaps[r, :count] = p.gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
+            elif coupled:
+                q = torch.zeros_like(p)
+                laws.subtract_from(q, request.q_start + torch.arange(count, device=logits.device))
+                overlaps[r, :count] = coupled_overlap(p, -q)
             else:
                 laws.subtract_from(p, request.q_start + torch.arange(count, device=logits.device))
                 overlaps[r, :count] = (1.0 - p.clamp_(min=0.0).sum(dim=-1)).clamp(0.0, 1.0)  # rounding
         start += request.num_rows
     return overlaps
+
+
+def coupled_overlap(p: Tensor, q: Tensor) -> Tensor:
+    """Chance that two laws raced with the same noise have the same winner: sum of 1 / sum_w max(p_w/p_v, q_w/q_v).
+
+    Token v wins both races if its time is below those of all others scaled by the larger of the two ratios (Daliri,
+    Musco and Suresh 2024). Tokens in order of p/q make the inner sum two partial sums.
+
+    Parameters
+    ----------
+    p, q : Tensor [N, V] float32
+        Rows sum to 1.
+
+    Returns
+    -------
+    Tensor [N] float32
+    """
+    p, q = p.double(), q.double()
+    order = (p / q).nan_to_num(nan=0.0, posinf=torch.inf).argsort(dim=-1)
+    p, q = p.gather(-1, order), q.gather(-1, order)
+    p_from = p.flip(-1).cumsum(dim=-1).flip(-1)
+    q_before = q.cumsum(dim=-1) - q
+    chance = 1.0 / (p_from / p + q_before / q)
+    return torch.where((p > 0) & (q > 0), chance, 0.0).sum(dim=-1).float()

@@ -45,8 +45,10 @@ class SamplingParams:
     bad_words : list of str
         The same as text; the engine turns them into token sequences.
     seed : int, optional
-        Makes the request's draws reproducible, whatever else is in the batch. With speculation the text may still
-        differ between runs, since which draws decide depends on how many drafts are verified.
+        Makes the request's draws reproducible, whatever else is in the batch. With speculation and standard
+        verification the text may still differ between runs, since which draws decide depends on how many drafts are
+        verified; with coupled verification, and without speculation, it is the same (but for the rounding of the
+        model's arithmetic).
     stop : list of str
         Strings that end the text; not part of it unless ``include_stop_str_in_output``.
     stop_token_ids : list of int

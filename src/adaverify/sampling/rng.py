@@ -11,6 +11,8 @@ What a draw must be keyed by follows from exactness:
   that follow it have already shaped the stale survivals that set the next draft budget. Drawing that position again
   with the same noise would tie the new draft to the budget that decides whether it is verified, which biases the
   output. Each later round starts further on, so the pair (position, depth within the draft block) never repeats.
+* ``COUPLED`` keys the noise that drafter and target share (:mod:`~adaverify.sampling.noise`). The text is a function of
+  the target's laws and that noise alone, so a position's noise may be looked at any number of times.
 
 Source of the generator: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
@@ -38,6 +40,7 @@ class Purpose(IntEnum):
     DRAFT = 1
     ACCEPT = 2
     TARGET = 3
+    COUPLED = 4
 
 
 def philox4x32(counter: Tensor, key: Tensor) -> Tensor:
@@ -87,11 +90,21 @@ def uniforms(seeds: Tensor, purpose: Purpose, positions: Tensor, depths: Tensor 
     Tensor [R, M] float64
         In [0, 1), with 53 random bits.
     """
+    words = _words(seeds, purpose, positions, depths)
+    return ((words[0] << 21) | (words[1] >> 11)).to(torch.float64) * 2.0**-53
+
+
+def uniform_words(seeds: Tensor, purpose: Purpose, positions: Tensor) -> Tensor:
+    """Uniform 64-bit words [R, M] int64, keyed as in :func:`uniforms`."""
+    words = _words(seeds, purpose, positions)
+    return (words[0] << 32) | words[1]
+
+
+def _words(seeds: Tensor, purpose: Purpose, positions: Tensor, depths: Tensor | None = None) -> Tensor:
     depths = torch.zeros_like(positions) if depths is None else depths.expand_as(positions)
     counter = torch.stack((positions & _MASK32, positions >> 32, torch.full_like(positions, int(purpose)), depths))
     key = torch.stack((seeds & _MASK32, (seeds >> 32) & _MASK32)).unsqueeze(-1)
-    words = philox4x32(counter, key)
-    return ((words[0] << 21) | (words[1] >> 11)).to(torch.float64) * 2.0**-53
+    return philox4x32(counter, key)
 
 
 def derive_seed(seed: int, index: int, prompt_token_ids: Sequence[int]) -> int:

@@ -11,7 +11,9 @@ from torch import Tensor
 from adaverify.outputs import PositionLogprobs
 from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.logprobs import position_logprobs
+from adaverify.sampling.noise import position_keys
 from adaverify.sampling.processors import SamplingTensors, filtered_probabilities
+from adaverify.sampling.race import run_race
 from adaverify.sampling.request import SampleRequest, SampleResult
 from adaverify.sampling.rng import Purpose, uniforms
 from adaverify.sampling.token_rules import apply_token_rules
@@ -29,7 +31,10 @@ _FAULTS = {
 
 @torch.inference_mode()
 def sample(
-    logits: Tensor, requests: Sequence[SampleRequest], q: Tensor | DraftLaws | None = None
+    logits: Tensor,
+    requests: Sequence[SampleRequest],
+    q: Tensor | DraftLaws | None = None,
+    coupled: bool = False,
 ) -> list[SampleResult]:
     """Verify every request's drafts and draw its next token.
 
@@ -40,7 +45,10 @@ def sample(
         requests with token rules are changed in place.
     requests : sequence of SampleRequest
     q : DraftLaws or Tensor [M, V] float32, optional
-        The laws that drafts were drawn from, by :attr:`SampleRequest.q_start`.
+        The laws that drafts were drawn from, by :attr:`SampleRequest.q_start`; nothing to ``coupled`` verification.
+    coupled : bool
+        Emit at every position the token that the target's law and the position's noise give, and accept the drafts
+        that are it: the text does not depend on the drafts. Otherwise standard verification.
 
     Raises
     ------
@@ -66,7 +74,11 @@ def sample(
             raw[r] = logits[rows].clone()
         _apply_rules(logits[rows], requests[r], target_tokens[rows], fault[rows])
 
-    outcome = _verify(logits, target_tokens, fault > 0, requests, starts, laws)
+    if coupled:
+        tokens_of_rows = _coupled_tokens(logits, target_tokens, requests, starts)
+        outcome = verify_greedy(tokens_of_rows, fault > 0, *_drafts(requests, starts, logits.device))
+    else:
+        outcome = _verify(logits, target_tokens, fault > 0, requests, starts, laws)
     emitting = torch.tensor(starts, device=logits.device) + outcome.num_accepted
     num_accepted, next_token, faults = torch.stack((outcome.num_accepted, outcome.next_token, fault[emitting])).tolist()
 
@@ -122,6 +134,31 @@ def _apply_rules(rows: Tensor, request: SampleRequest, target_tokens: Tensor, fa
     fault.copy_(torch.where(fault > 0, fault, made))
 
 
+def _coupled_tokens(
+    logits: Tensor, target_tokens: Tensor, requests: Sequence[SampleRequest], starts: Sequence[int]
+) -> Tensor:
+    """The token that each row gives [N]: the winner of its position's race, or a greedy request's most likely token."""
+    device = logits.device
+    sampled = [r for r, request in enumerate(requests) if not request.params.is_greedy]
+    if not sampled:
+        return target_tokens
+    chosen = [requests[r] for r in sampled]
+    rows = torch.tensor([starts[r] + i for r in sampled for i in range(requests[r].num_rows)], device=device)
+    each = SamplingTensors.from_params([r.params for r in chosen], [r.seed for r in chosen], device)
+    p, owner = _processed(logits if len(rows) == len(logits) else logits.index_select(0, rows), chosen, each)
+    positions = torch.tensor([[r.position + i] for r in chosen for i in range(r.num_rows)], device=device)
+    winners = run_race(p, position_keys(each.seeds[owner], positions).squeeze(-1)).tokens
+    return target_tokens.index_copy(0, rows, winners)
+
+
+def _processed(logits: Tensor, requests: Sequence[SampleRequest], each: SamplingTensors) -> tuple[Tensor, Tensor]:
+    """Processed laws of requests that own all rows of ``logits``, and the owner of each row."""
+    num_rows = torch.tensor([request.num_rows for request in requests], device=logits.device)
+    owner = torch.arange(len(requests), device=logits.device).repeat_interleave(num_rows, output_size=len(logits))
+    p = filtered_probabilities(logits, each.temperature[owner], each.top_k[owner], each.top_p[owner], each.min_p[owner])
+    return p, owner
+
+
 def _verify(
     logits: Tensor,
     target_tokens: Tensor,
@@ -155,8 +192,7 @@ def _verify_sampled(
     device = logits.device
     row_start, drafts, num_drafts = _drafts(requests, _row_starts(requests), device)
     each = SamplingTensors.from_params([r.params for r in requests], [r.seed for r in requests], device)
-    owner = torch.arange(len(requests), device=device).repeat_interleave(num_drafts + 1, output_size=len(logits))
-    p = filtered_probabilities(logits, each.temperature[owner], each.top_k[owner], each.top_p[owner], each.min_p[owner])
+    p, _ = _processed(logits, requests, each)
 
     depth = torch.arange(drafts.shape[1] + 1, device=device)
     positions = torch.tensor([r.position for r in requests], device=device).unsqueeze(-1) + depth

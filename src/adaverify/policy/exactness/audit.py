@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from adaverify.policy.exactness.cases import Case, audit_cases
+from adaverify.policy.exactness.cases import Case, standard_cases
+from adaverify.policy.exactness.coupled_cases import coupled_cases
 
 EXACT_TV = 1e-12
 BIASED_TV = 1e-3
@@ -31,6 +32,11 @@ class AuditResult:
     expected: Literal["exact", "biased"]
     max_tv: float
     verdict: Literal["pass", "fail", "inconclusive"]
+
+
+def audit_cases() -> tuple[Case, ...]:
+    """List all rules under audit, by the kind of verification, shipped ones first."""
+    return (*standard_cases(), *coupled_cases())
 
 
 def audit_exactness() -> list[AuditResult]:

@@ -1,14 +1,15 @@
-"""What the audit runs: every shipped rule, and the forbidden ones next to their allowed counterparts."""
+"""Rules for standard verification: every shipped one, and the forbidden ones next to their allowed counterparts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from adaverify.policy.exactness.drafting import NoiseSource
+from adaverify.policy.exactness.drafting import DraftSource, NoiseSource
 from adaverify.policy.exactness.enumeration import Rule
 from adaverify.policy.exactness.law import Block, Pair
+from adaverify.policy.exactness.race import by_position
 from adaverify.policy.exactness.rules import (
     BudgetRule,
     EstimatorScore,
@@ -89,23 +90,18 @@ def earlier_draws_rule(K: int, num_requests: int) -> BudgetRule:
     return BudgetRule(GivenScore(q_drawn_before), K, COSTS[num_requests], admission=by_running_minimum)
 
 
-def by_position(position: int, depth: int) -> int:
-    """Let the draft at an absolute position reuse its uniform in the next round: forbidden."""
-    return position
-
-
 def by_position_and_depth(position: int, depth: int) -> tuple[int, int]:
     """Never reuse a uniform: every round emits a token, so no two share a position at the same depth."""
     return position, depth
 
 
-def audit_cases() -> tuple[Case, ...]:
-    """List all rules under audit, shipped ones first."""
+def standard_cases() -> tuple[Case, ...]:
+    """List the rules for standard verification, shipped ones first."""
     return (*_exact_cases(), *_biased_cases())
 
 
 def _exact_cases() -> tuple[Case, ...]:
-    tie, rising = _tie_rule(), _rising_rule()
+    tie, rising = tie_rule(), rising_rule()
     return (
         Case("stale budget, one request, autoregressive drafter", "exact", one_request(estimator_rule)),
         Case("stale budget, two requests, autoregressive drafter", "exact", two_requests(estimator_rule)),
@@ -113,68 +109,73 @@ def _exact_cases() -> tuple[Case, ...]:
         Case(
             "stale budget, two requests, block-parallel drafter", "exact", two_requests(estimator_rule, parallel=True)
         ),
-        Case("stale budget, estimator refitted every round", "exact", _both(learning_rule)),
-        Case("stale budget, greedy drafts", "exact", _both(estimator_rule, greedy_drafts=True)),
-        Case("stale budget, greedy target", "exact", _both(estimator_rule, greedy_target=True)),
-        Case("fresh budget, block-parallel drafter", "exact", _both(fresh_rule, parallel=True)),
-        Case("fresh budget, greedy drafts", "exact", _both(fresh_rule, greedy_drafts=True)),
-        Case("stale budget, DSpark example", "exact", (Setting((DSPARK_PAIR,), _dspark_rule(), 2, 3),)),
-        Case("budget bounded by the drafts scheduled", "exact", (Setting((DSPARK_PAIR,), _bounded_rule(), 2, 1),)),
+        Case("stale budget, estimator refitted every round", "exact", both(learning_rule)),
+        Case("stale budget, greedy drafts", "exact", both(estimator_rule, greedy_drafts=True)),
+        Case("stale budget, greedy target", "exact", both(estimator_rule, greedy_target=True)),
+        Case("fresh budget, block-parallel drafter", "exact", both(fresh_rule, parallel=True)),
+        Case("fresh budget, greedy drafts", "exact", both(fresh_rule, greedy_drafts=True)),
+        Case("stale budget, DSpark example", "exact", (Setting((DSPARK_PAIR,), dspark_rule(), 2, 3),)),
+        Case("budget bounded by the drafts scheduled", "exact", (Setting((DSPARK_PAIR,), bounded_rule(), 2, 1),)),
         Case("ties by lower position", "exact", (Setting((DSPARK_PAIR, DSPARK_PAIR), tie, 2, 1),)),
         Case(
             "earlier draws, running minimum",
             "exact",
-            (*_both(earlier_draws_rule), Setting((DSPARK_PAIR,), rising, 2, 1)),
+            (*both(earlier_draws_rule), Setting((DSPARK_PAIR,), rising, 2, 1)),
         ),
-        Case("trim by q_max", "exact", _both(lambda K, num_requests: PrefixRule(q_max, 0.65))),
-        Case("draft noise keyed by position and depth", "exact", (_noise_setting(by_position_and_depth),)),
+        Case("trim by q_max", "exact", both(lambda K, num_requests: PrefixRule(q_max, 0.65))),
+        Case(
+            "draft noise keyed by position and depth",
+            "exact",
+            (noise_setting(NoiseSource(by_position_and_depth, levels=4)),),
+        ),
         Case("draft noise of each request's own", "exact", (_seed_setting(shared=False),)),
-        Case("verify everything", "exact", _both(lambda K, num_requests: PrefixRule(lambda *_: 1.0)), adaptive=False),
-        Case("verify nothing", "exact", _both(lambda K, num_requests: PrefixRule(lambda *_: 0.0)), adaptive=False),
+        Case("verify everything", "exact", both(lambda K, num_requests: PrefixRule(lambda *_: 1.0)), adaptive=False),
+        Case("verify nothing", "exact", both(lambda K, num_requests: PrefixRule(lambda *_: 0.0)), adaptive=False),
     )
 
 
 def _biased_cases() -> tuple[Case, ...]:
-    fresh = replace(_dspark_rule(), fresh=True)
-    bounded = replace(_bounded_rule(), bound_by_valid=True)
-    tie = replace(_tie_rule(), admission=by_survival_deeper_first)
-    rising = replace(_rising_rule(), admission=by_bare_score)
+    fresh = replace(dspark_rule(), fresh=True)
+    bounded = replace(bounded_rule(), bound_by_valid=True)
+    tie = replace(tie_rule(), admission=by_survival_deeper_first)
+    rising = replace(rising_rule(), admission=by_bare_score)
     return (
         Case("trim by the drawn token's q", "biased", (Setting((FOOTNOTE_PAIR,), PrefixRule(q_drawn), 1, 1),)),
         Case("fresh budget, autoregressive drafter", "biased", (Setting((DSPARK_PAIR,), fresh, 2, 1),)),
         Case("budget bounded by the drafts found finite", "biased", (Setting((DSPARK_PAIR,), bounded, 2, 1),)),
         Case("ties by deeper position", "biased", (Setting((DSPARK_PAIR, DSPARK_PAIR), tie, 2, 1),)),
         Case("earlier draws, no running minimum", "biased", (Setting((DSPARK_PAIR,), rising, 2, 1),)),
-        Case("draft noise keyed by position alone", "biased", (_noise_setting(by_position),)),
+        Case("draft noise keyed by position alone", "biased", (noise_setting(NoiseSource(by_position, levels=4)),)),
         Case("draft noise shared by requests of one seed", "biased", (_seed_setting(shared=True),)),
     )
 
 
-def _both(rule: Callable[[int, int], Rule], **kind: bool) -> tuple[Setting, ...]:
+def both(rule: Callable[[int, int], Rule], **kind: bool) -> tuple[Setting, ...]:
+    """Random worlds of one request and of two."""
     return one_request(rule, **kind) + two_requests(rule, **kind)
 
 
-def _dspark_rule() -> BudgetRule:
+def dspark_rule() -> BudgetRule:
     """Confidence .8, then .9 or 0 by the first draw."""
     return BudgetRule(by_first_draw(0.8, 0.9, 0.0), 2, DSPARK_COSTS)
 
 
-def _bounded_rule() -> BudgetRule:
+def bounded_rule() -> BudgetRule:
     """As the DSpark example, with a non-finite confidence where that has 0."""
     return BudgetRule(by_first_draw(0.8, 0.9, float("nan")), 2, DSPARK_COSTS)
 
 
-def _tie_rule() -> BudgetRule:
+def tie_rule() -> BudgetRule:
     """Let the second draft tie with the first if that drew token 0, and is hopeless otherwise."""
     return BudgetRule(by_first_draw(0.8, 1.0, 0.0), 2, ONE_DRAFT_COSTS[2])
 
 
-def _rising_rule() -> BudgetRule:
+def rising_rule() -> BudgetRule:
     """Score a block so that the score rises if the first draft is token 0."""
     return BudgetRule(by_first_draw(0.5, 0.9, 0.1), 2, ONE_DRAFT_COSTS[1], admission=by_running_minimum)
 
 
-def _noise_setting(key: Callable[[int, int], Hashable]) -> Setting:
+def noise_setting(source: DraftSource) -> Setting:
     """Build a world in which the third confidence tells what the second draft drew, and the first draft may fail."""
     after = {0: law_of("3/4", "1/4"), 1: law_of("1/2", "1/2")}
     pair = Pair(
@@ -182,7 +183,7 @@ def _noise_setting(key: Callable[[int, int], Hashable]) -> Setting:
         draft=lambda text, drawn: after[(text + drawn)[-1]] if text + drawn else law_of("1/2", "1/2"),
     )
     rule = BudgetRule(EstimatorScore(3, slope=2.0, intercept=0.5), 3, (1.0, 2.65, 2.65, 2.65))
-    return Setting((pair,), rule, 3, 2, NoiseSource(key, levels=4))
+    return Setting((pair,), rule, 3, 2, source)
 
 
 def _seed_setting(shared: bool) -> Setting:

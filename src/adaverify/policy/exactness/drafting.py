@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any, Protocol
 
 from adaverify.policy.exactness.law import Block, Law, Pair, Text, one_hot
 
-Noise = tuple[tuple[int, Hashable, int], ...]
+# position, key, and what is known of the noise with that key
+Noise = tuple[tuple[int, Hashable, Any], ...]
+
+
+class DraftSource(Protocol):
+    """Draws drafts from noise that may be used again."""
+
+    def draw(self, law: Law, position: int, depth: int, noise: Noise) -> Iterator[tuple[Fraction, int, Noise]]:
+        """Yield the chance of each token of a law, the token, and what is then known of the noise."""
+
+    def look(
+        self, law: Law, token: int, position: int, depth: int, noise: Noise
+    ) -> Iterator[tuple[Fraction, bool, Noise]]:
+        """Yield whether a drawn token won by a margin, with the chance and what is then known of the noise."""
 
 
 @dataclass(frozen=True)
@@ -30,23 +44,40 @@ class NoiseSource:
     levels: int = 1
     shared: bool = False
 
+    def draw(self, law: Law, position: int, depth: int, noise: Noise) -> Iterator[tuple[Fraction, int, Noise]]:
+        """Invert the law's distribution function at a uniform number."""
+        if self.key is None:
+            yield from ((part, token, noise) for token, part in enumerate(law) if part)
+            return
+        key = self.key(position, depth)
+        known = [level for _, other, level in noise if other == key]
+        for level in known or range(self.levels):
+            chance = Fraction(1) if known else Fraction(1, self.levels)
+            yield chance, _invert(law, level, self.levels), noise if known else (*noise, (position, key, level))
+
+    def look(
+        self, law: Law, token: int, position: int, depth: int, noise: Noise
+    ) -> Iterator[tuple[Fraction, bool, Noise]]:
+        """Nothing to see: there was no race."""
+        yield Fraction(1), False, noise
+
 
 def draw_blocks(
-    pair: Pair, text: Text, num_drafts: int, source: NoiseSource, noise: Noise
+    pair: Pair, text: Text, num_drafts: int, source: DraftSource, noise: Noise
 ) -> Iterator[tuple[Fraction, Block, Noise]]:
     """Enumerate the blocks that may follow ``text``.
 
     Parameters
     ----------
-    noise : tuple of (position, key, level)
-        Uniforms of this request already known.
+    noise : tuple of (position, key, what is known)
+        Noise of this request that has been looked at.
 
     Yields
     ------
     chance : Fraction
     block : Block
     noise : tuple
-        Uniforms known afterwards.
+        The same afterwards.
     """
     partial: list[tuple[Fraction, Block, Noise]] = [(Fraction(1), Block((), (), ()), noise)]
     for depth in range(num_drafts):
@@ -54,24 +85,12 @@ def draw_blocks(
         for chance, block, known in partial:
             law = pair.draft(text, block.drafts)
             proposal = one_hot(law) if pair.greedy_drafts else law
-            for part, token, revealed in _draw(proposal, len(text) + depth, depth, source, known):
-                longer = Block((*block.drafts, token), (*block.laws, law), (*block.proposals, proposal))
-                extended.append((chance * part, longer, revealed))
+            for part, token, revealed in source.draw(proposal, len(text) + depth, depth, known):
+                longer = Block((*block.drafts, token), (*block.laws, law), (*block.proposals, proposal), block.wide)
+                for seen, wide, told in source.look(proposal, token, len(text) + depth, depth, revealed):
+                    extended.append((chance * part * seen, replace(longer, wide=(*block.wide, wide)), told))
         partial = extended
     yield from partial
-
-
-def _draw(
-    law: Law, position: int, depth: int, source: NoiseSource, noise: Noise
-) -> Iterator[tuple[Fraction, int, Noise]]:
-    if source.key is None:
-        yield from ((part, token, noise) for token, part in enumerate(law) if part)
-        return
-    key = source.key(position, depth)
-    known = [level for _, other, level in noise if other == key]
-    for level in known or range(source.levels):
-        chance = Fraction(1) if known else Fraction(1, source.levels)
-        yield chance, _invert(law, level, source.levels), noise if known else (*noise, (position, key, level))
 
 
 def _invert(law: Law, level: int, levels: int) -> int:

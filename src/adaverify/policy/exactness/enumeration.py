@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
-from adaverify.policy.exactness.drafting import Noise, NoiseSource, draw_blocks
+from adaverify.policy.exactness.drafting import DraftSource, Noise, NoiseSource, draw_blocks
 from adaverify.policy.exactness.law import Block, Pair, Text, Texts, product
+from adaverify.policy.exactness.verifying import Verifier, verify_standard
 
 
 class Rule(Protocol):
@@ -58,7 +59,8 @@ def enumerate_output(
     rule: Rule,
     num_speculative_tokens: int,
     num_tokens: int,
-    source: NoiseSource | None = None,
+    source: DraftSource | None = None,
+    verifier: Verifier = verify_standard,
 ) -> Enumeration:
     """Run rounds until every request has ``num_tokens`` tokens, through every possible draw.
 
@@ -71,8 +73,10 @@ def enumerate_output(
         K, drafts per request and round.
     num_tokens : int
         Tokens per request; what the last round emits beyond them is cut off.
-    source : NoiseSource, optional
+    source : DraftSource, optional
         Draws every draft afresh by default.
+    verifier : callable
+        What is done with the drafts that the rule admits.
 
     Returns
     -------
@@ -82,58 +86,31 @@ def enumerate_output(
     states = {State(nothing, nothing, rule.start(len(pairs))): Fraction(1)}
     finished: defaultdict[Texts, Fraction] = defaultdict(Fraction)
     admits = trims = False
+    source = source or NoiseSource()
     while states:
         following: defaultdict[State, Fraction] = defaultdict(Fraction)
         for state, weight in states.items():
             num_drafts = [num_speculative_tokens if len(text) < num_tokens else 0 for text in state.texts]
-            for chance, blocks, noises in _draw_round(pairs, state, num_drafts, source or NoiseSource()):
+            for chance, blocks, noises in _draw_round(pairs, state, num_drafts, source):
                 admitted = rule.admit(state.memory, blocks)
                 admits = admits or any(admitted)
                 trims = trims or any(count < drafts for count, drafts in zip(admitted, num_drafts, strict=True))
-                for part, emitted, accepted in _verify_round(pairs, state.texts, blocks, admitted):
+                rows = zip(pairs, state.texts, blocks, admitted, itertools.repeat(source), noises, strict=False)
+                for part, emitted, accepted, seen in _verify_round(rows, verifier):
                     texts = tuple((text + more)[:num_tokens] for text, more in zip(state.texts, emitted, strict=True))
                     if all(len(text) == num_tokens for text in texts):
                         finished[texts] += weight * chance * part
                         continue
                     memory = rule.remember(state.memory, blocks, admitted, accepted)
-                    following[State(texts, _still_ahead(noises, texts), memory)] += weight * chance * part
+                    following[State(texts, _still_ahead(seen, texts), memory)] += weight * chance * part
         states = following
     return Enumeration(dict(finished), admits, trims)
 
 
-def verify(pair: Pair, text: Text, block: Block, num_admitted: int) -> Iterator[tuple[Fraction, Text, int]]:
-    """Verify the first drafts of a block by rejection sampling (Leviathan et al. 2023).
-
-    Yields
-    ------
-    chance : Fraction
-    emitted : tuple of int
-        The accepted drafts and one token from the residual law, or the bonus token.
-    num_accepted : int
-    """
-    reach = Fraction(1)
-    for depth in range(num_admitted):
-        kept, draft, q = block.drafts[:depth], block.drafts[depth], block.proposals[depth]
-        p = pair.target(text + kept)
-        accept = min(Fraction(1), p[draft] / q[draft])
-        if accept < 1:
-            residual = [max(Fraction(0), target - proposal) for target, proposal in zip(p, q, strict=True)]
-            for token, part in enumerate(residual):
-                if part:
-                    yield reach * (1 - accept) * part / sum(residual), (*kept, token), depth
-        reach *= accept
-        if not reach:
-            return
-    kept = block.drafts[:num_admitted]
-    for token, part in enumerate(pair.target(text + kept)):
-        if part:
-            yield reach * part, (*kept, token), num_admitted
-
-
 def _draw_round(
-    pairs: tuple[Pair, ...], state: State, num_drafts: list[int], source: NoiseSource
+    pairs: tuple[Pair, ...], state: State, num_drafts: list[int], source: DraftSource
 ) -> Iterator[tuple[Fraction, tuple[Block, ...], tuple[Noise, ...]]]:
-    if source.shared:
+    if isinstance(source, NoiseSource) and source.shared:
         yield from _draw_shared_round(pairs, state, num_drafts, source)
         return
     rows = zip(pairs, state.texts, num_drafts, state.noises, strict=True)
@@ -159,14 +136,12 @@ def _draw_shared_round(
 
 
 def _verify_round(
-    pairs: tuple[Pair, ...], texts: Texts, blocks: tuple[Block, ...], admitted: tuple[int, ...]
-) -> Iterator[tuple[Fraction, Texts, tuple[int, ...]]]:
-    finished = [(Fraction(1), (), 0)]
-    rows = zip(pairs, texts, blocks, admitted, strict=True)
-    outcomes = [list(verify(*row)) if row[2].drafts else finished for row in rows]
+    rows: Iterable[tuple[Pair, Text, Block, int, DraftSource, Noise]], verifier: Verifier
+) -> Iterator[tuple[Fraction, Texts, tuple[int, ...], tuple[Noise, ...]]]:
+    outcomes = [list(verifier(*row)) if row[2].drafts else [(Fraction(1), (), 0, row[5])] for row in rows]
     for joint in itertools.product(*outcomes):
-        chances, emitted, accepted = zip(*joint, strict=True)
-        yield product(chances), emitted, accepted
+        chances, emitted, accepted, noises = zip(*joint, strict=True)
+        yield product(chances), emitted, accepted, noises
 
 
 def _still_ahead(noises: tuple[Noise, ...], texts: Texts) -> tuple[Noise, ...]:

@@ -44,11 +44,14 @@ class Block:
         The drafter's law at each draft, given the drafts before it.
     proposals : tuple of Law
         The laws the drafts were drawn from: ``laws``, or one-hot for greedy drafts.
+    wide : tuple of bool
+        Whether each draft won its race by a margin, where that was looked at.
     """
 
     drafts: Text
     laws: tuple[Law, ...]
     proposals: tuple[Law, ...]
+    wide: tuple[bool, ...] = ()
 
 
 def target_law(pairs: tuple[Pair, ...], num_tokens: int) -> dict[Texts, Fraction]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from adaverify.policy.exactness.drafting import NoiseSource
+from adaverify.policy.exactness.drafting import DraftSource
 from adaverify.policy.exactness.enumeration import Enumeration, Rule, enumerate_output
 from adaverify.policy.exactness.law import Law, Pair, Text, marginal, one_hot, target_law, total_variation
+from adaverify.policy.exactness.verifying import Verifier, verify_standard
 
 # Costs of 1, 2, ... packed tokens, by number of requests, on which the best budget depends on every survival.
 COSTS = {1: (10.0, 17.0, 21.0, 23.0), 2: (10.0, 10.0, 14.5, 18.0, 20.0, 21.0, 22.0, 23.0)}
@@ -34,12 +35,14 @@ class Setting:
     rule: Rule
     num_speculative_tokens: int
     num_tokens: int
-    source: NoiseSource | None = None
+    source: DraftSource | None = None
     each_alone: bool = False
+    verifier: Verifier = verify_standard
 
     def enumerate(self) -> Enumeration:
         """Exact output of the rule."""
-        return enumerate_output(self.pairs, self.rule, self.num_speculative_tokens, self.num_tokens, self.source)
+        K, length = self.num_speculative_tokens, self.num_tokens
+        return enumerate_output(self.pairs, self.rule, K, length, self.source, self.verifier)
 
     def distance(self, enumeration: Enumeration) -> float:
         """Total variation between the rule's output and the target's law; the largest, with ``each_alone``."""
