@@ -37,12 +37,11 @@ def test_intervals_cover_the_known_values():
     everyone = correlated_sample(1000, num_requests=30_000)
     p = chance(everyone.drafts.logit_q_max.astype(np.float64))
     truth = {"auc": auc(p, everyone.label), "log_loss": log_loss(p, everyone.label)}
-    found = [measured(correlated_sample(seed), replicates=300) for seed in range(120)]
+    found = [measured(correlated_sample(seed), replicates=300) for seed in range(300)]
     for name, value in truth.items():
         estimates = [getattr(m, name) for m in found]
         covered = np.mean([e.low <= value <= e.high for e in estimates])
-        # of 120 intervals that cover with chance .95 (.94, for 120 requests), 107 to 119 do
-        assert 0.89 <= covered <= 0.992, name
+        assert 0.90 <= covered <= 0.985, name
 
 
 def test_correlated_drafts_widen_the_interval():

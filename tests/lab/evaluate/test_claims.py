@@ -48,6 +48,7 @@ def test_all_conditions_hold_or_one_of_them_fails():
 def test_a_ratio_is_none_without_positive_parts():
     ones = np.ones(10)
     assert ratio_of(ones, ones, (0.0, 1.0), True) == Estimate()
+    assert ratio_of(ones, ones, (1.0, 0.0), True) == Estimate()
     half = ratio_of(ones, 2 * ones, (1.0, 2.0), True)
     assert (half.value, half.low, half.high) == pytest.approx((0.5, 0.5, 0.5))
 

@@ -26,12 +26,12 @@ def test_log_odds_of_0_and_1_are_clipped_to_what_float32_tells_apart():
 
 def test_a_drawn_token_that_is_the_likeliest_has_the_log_odds_of_q_max():
     trace = one_run(num_steps=1, num_requests=1)
-    f = np.array([20.0, 1.0, -1.0, 1.0], np.float32)
+    f = np.array([20.0, 12.0, -1.0, 1.0], np.float32)
     q_max = chance(f.astype(np.float64)).astype(np.float32)
     # drawn: the likeliest where q_max rounds to 1; the likeliest, an ulp off; another; nothing's chance
     q_sampled = np.array([1.0, np.nextafter(q_max[1], 0), 0.1, 0.0], np.float32)
     drafts = with_drafts(trace, logit_q_max=f, q_max=q_max, q_sampled=q_sampled).drafts
-    np.testing.assert_allclose(log_odds_drawn(drafts), [20.0, 1.0, np.log(0.1 / 0.9), -16.6355], rtol=1e-4)
+    np.testing.assert_allclose(log_odds_drawn(drafts), [20.0, 12.0, np.log(0.1 / 0.9), -16.6355], rtol=1e-4)
 
 
 def test_the_margin_over_a_single_token_is_clamped():

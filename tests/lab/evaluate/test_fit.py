@@ -82,6 +82,15 @@ def test_labels_that_are_all_alike_fit_no_law():
         LawFitter(2).fit(np.zeros(0), np.zeros(0, int), np.ones(0, bool))
 
 
+def test_a_fold_that_cannot_be_predicted_leaves_none_predicted():
+    trace = one_run(num_steps=200)
+    sample = Sample.of(trace)
+    # without the last fold all labels are alike
+    others = np.flatnonzero(trace.drafts.label >= 0)[sample.block % 5 != 4]
+    sample = Sample.of(with_labels(trace, others, 0))
+    assert np.isnan(cross_validated(sample, feature_of(sample))).all()
+
+
 def test_without_other_requests_or_a_feature_nothing_is_predicted():
     sample = Sample.of(one_run(num_steps=10, num_requests=1, steps_per_request=10))
     assert np.isnan(cross_validated(sample, feature_of(sample))).all()

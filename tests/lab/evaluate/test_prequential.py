@@ -22,8 +22,7 @@ def step_by_step(trace, K: int = 4) -> np.ndarray:
         label = torch.from_numpy(drafts.label.reshape(-1, K))
         p = estimator.predict(f)
         predicted.append(p[label >= 0].numpy())
-        accepted = (label == 1).sum(dim=1)
-        estimator.observe(f, p, torch.full_like(accepted, K), accepted)
+        estimator.observe(f, p, (label >= 0).sum(dim=1), (label == 1).sum(dim=1))
         estimator.end_step()
     return np.concatenate(predicted)
 
@@ -34,6 +33,12 @@ def trace():
 
 
 def test_predictions_are_those_of_the_estimator_step_by_step(trace):
+    np.testing.assert_allclose(prequential(trace), step_by_step(trace), rtol=1e-6)
+
+
+def test_a_round_that_ended_without_a_rejection_teaches_none(trace):
+    ended = (trace.drafts.label == 0) & (trace.drafts.request % 2 == 0) & (trace.drafts.position > 1)
+    trace = with_labels(trace, ended, -1)
     np.testing.assert_allclose(prequential(trace), step_by_step(trace), rtol=1e-6)
 
 
@@ -62,7 +67,8 @@ def test_steps_without_labels_count_as_steps(trace):
     predicted, step = prequential(silent), silent.labelled.step
     start = 1 / (1 + np.exp(-(0.5 * silent.labelled.logit_q_max.astype(float) - 0.2)))
     assert np.allclose(predicted[step < 100], start[step < 100])
-    assert not np.isclose(predicted[step >= 100], start[step >= 100]).all()
+    soon = (step >= 100) & (step < 110)
+    assert not np.isclose(predicted[soon], start[soon], rtol=1e-3).all()
 
 
 def test_untelling_labels_are_neither_learned_from_nor_scored(trace):

@@ -13,8 +13,8 @@ from adaverify.lab.evaluate.judging import Claim, judge, ratio_of
 from adaverify.lab.evaluate.measure import Measured, Part, difference
 from adaverify.lab.evaluate.scores import HEAD, LOGIT_Q_MAX, LOGIT_Q_SAMPLED, NO_HEAD, OWN_SLOPES, RAW_Q_MAX, UNFIT
 from adaverify.lab.evaluate.workload_claims import claims_on_pairs, claims_on_workloads
+from adaverify.policy.exactness import audit_cases
 from adaverify.policy.exactness.audit import audit_case
-from adaverify.policy.exactness.cases import audit_cases
 
 ECE_FACTOR = 7.0
 SHARING_AUC = 0.001
