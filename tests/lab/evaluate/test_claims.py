@@ -45,6 +45,13 @@ def test_all_conditions_hold_or_one_of_them_fails():
     assert judge((unclear, "above", 0), (no, "above", 0)) == "does not hold"
 
 
+def test_a_claim_rests_on_its_bars_alone():
+    numbers = {"a": Estimate(1, 0.9, 1.1), "b": Estimate(-1, -1.1, -0.9), "c": 0.5}
+    assert Claim.judged("one", "text", {"a": ("above", 0.0)}, numbers).verdict == "holds"
+    assert Claim.judged("one", "text", {"a": ("above", 0.0), "b": ("above", 0.0)}, numbers).verdict == "does not hold"
+    assert Claim.judged("one", "text", {}, {}).verdict == "undecided"
+
+
 def test_a_ratio_is_none_without_positive_parts():
     ones = np.ones(10)
     assert ratio_of(ones, ones, (0.0, 1.0), True) == Estimate()

@@ -99,6 +99,7 @@ class StepWatcher:
 
     def __init__(self) -> None:
         self.observed: list[int] = []
+        self.labels = 0
         self.steps = 0
 
     def predict(self, features):
@@ -106,6 +107,7 @@ class StepWatcher:
 
     def observe(self, features, predictions, num_admitted, num_accepted, mask=None):
         self.observed.append(len(features))
+        self.labels += int(num_admitted.sum())
 
     def end_step(self):
         self.steps += 1
@@ -115,7 +117,7 @@ def test_an_estimator_that_promises_no_interval_is_fed_step_by_step(trace):
     watcher = StepWatcher()
     predicted = prequential(trace, lambda run: watcher)
     assert watcher.observed == [6] * 450
-    assert watcher.steps == 450
+    assert (watcher.steps, watcher.labels) == (450, len(trace.labelled))
     assert (predicted == 0.5).all()
 
 

@@ -29,7 +29,7 @@ def two_drafters(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     folder = tmp_path_factory.mktemp("drafters")
     write_trace(folder, run_info(run="1"), num_steps=250)
     info = run_info(run="2", drafter=HOSTILE, target=f"t{HOSTILE}", method="mtp", num_speculative_tokens=2)
-    write_trace(folder, info, num_steps=50, datasets=(HOSTILE, "_chat"))
+    write_trace(folder, info, num_steps=50, datasets=(HOSTILE, "_chat", "a_data_set_with_a_long_name"))
     return read_trace([folder])
 
 

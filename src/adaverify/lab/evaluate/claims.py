@@ -6,10 +6,11 @@ Source of the claims and of their numbers: "Adaptive verification without a conf
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from adaverify.lab.evaluate.bootstrap import Estimate
 from adaverify.lab.evaluate.coefficients import Coefficients
-from adaverify.lab.evaluate.judging import Claim, judge, ratio_of
+from adaverify.lab.evaluate.judging import Claim, ratio_of
 from adaverify.lab.evaluate.measure import Measured, Part, difference
 from adaverify.lab.evaluate.scores import HEAD, LOGIT_Q_MAX, LOGIT_Q_SAMPLED, NO_HEAD, OWN_SLOPES, RAW_Q_MAX, UNFIT
 from adaverify.lab.evaluate.workload_claims import claims_on_pairs, claims_on_workloads
@@ -40,24 +41,25 @@ def _claims_on_scores(measurements: Measurements, drafter: str) -> Iterator[Clai
     raw = measurements[RAW_Q_MAX][part]
     why = "" if fitted else UNFIT
     yield _calibration_claim(drafter, raw, fitted, why)
-    cost = difference("auc", own, fitted)
-    yield Claim(
+    cost, gain = "AUC of K slopes - AUC of one", "AUC of logit q_sampled - AUC of logit q_max"
+    yield Claim.judged(
         drafter,
         f"One slope for all positions costs less than {SHARING_AUC:g} AUC (paper: .0002)",
-        judge((cost, "below", SHARING_AUC)),
-        {"AUC of K slopes - AUC of one": cost, "log-loss of one - log-loss of K": difference("log_loss", fitted, own)},
+        {cost: ("below", SHARING_AUC)},
+        {
+            cost: difference("auc", own, fitted),
+            "log-loss of one - log-loss of K": difference("log_loss", fitted, own),
+        },
         why,
     )
-    gain = difference("auc", drawn, fitted)
-    bias = bias_of_drawn()
-    yield Claim(
+    yield Claim.judged(
         drafter,
         "q_sampled tells more than q_max, but trimming by it changes the law of the output (standard verification)",
-        judge((gain, "above", 0.0), (Estimate(bias, bias, bias), "above", 0.0)),
+        {gain: ("above", 0.0)},
         {
-            "AUC of logit q_sampled - AUC of logit q_max": gain,
+            gain: difference("auc", drawn, fitted),
             "log-loss of logit q_max - log-loss of logit q_sampled": difference("log_loss", fitted, drawn),
-            "total variation from the target's law when trimmed by it, by enumeration of an example": bias,
+            "total variation from the target's law when trimmed by it, by enumeration of an example": bias_of_drawn(),
         },
         why,
     )
@@ -74,16 +76,13 @@ def _calibration_claim(drafter: str, raw: Measured, fitted: Measured | None, why
     if fitted is not None:
         values = (raw.ece.value or 0.0, fitted.ece.value or 0.0)
         gain = ratio_of(raw.replicates["ece"], fitted.replicates["ece"], values, fitted.has_interval)
-    verdict = judge((gain, "above", ECE_FACTOR))
-    # an error that is all noise of the labels says how large the true ratio is at least, not at most
-    if verdict == "does not hold" and fitted and (fitted.ece.value or 0.0) <= (fitted.ece_of_calibrated or 0.0):
-        verdict, why = "undecided", "the fitted ECE is no larger than the noise of so many labels; record more"
-    return Claim(
+    name = "ECE of q_max / ECE of fitted logit q_max"
+    claim = Claim.judged(
         drafter,
         f"Fitting beats raw q_max in ECE by {ECE_FACTOR:g}x (paper: 7.4x)",
-        verdict,
+        {name: ("above", ECE_FACTOR)},
         {
-            "ECE of q_max / ECE of fitted logit q_max": gain,
+            name: gain,
             "ECE of q_max": raw.ece,
             "ECE of fitted logit q_max": fitted.ece if fitted else None,
             "ECE of a perfectly calibrated predictor, 95% quantile": fitted.ece_of_calibrated if fitted else None,
@@ -92,6 +91,10 @@ def _calibration_claim(drafter: str, raw: Measured, fitted: Measured | None, why
         },
         why,
     )
+    # an error that is all noise of the labels says how large the true ratio is at least, not at most
+    if claim.verdict == "does not hold" and fitted and (fitted.ece.value or 0.0) <= (fitted.ece_of_calibrated or 0.0):
+        return replace(claim, verdict="undecided", why="the fitted ECE is within the noise of so many labels")
+    return claim
 
 
 def _head_claims(measurements: Measurements, drafters: Sequence[str]) -> Iterator[Claim]:
@@ -100,17 +103,17 @@ def _head_claims(measurements: Measurements, drafters: Sequence[str]) -> Iterato
     every = measurements[RAW_Q_MAX]
     with_head = [d for d in drafters if Part(d) in heads and heads[Part(d)].n == every[Part(d)].n]
     if not with_head:
-        yield Claim(drafters[0], text, "undecided", {}, NO_HEAD)
+        yield Claim.judged(drafters[0], text, {}, {}, NO_HEAD)
     for drafter in with_head:
-        gains = {
+        gains = {"1": Estimate(), "from 2": Estimate()} | {
             part.positions: difference("auc", heads.get(part), measured)
             for part, measured in fitted.items()
             if part.drafter == drafter and part.sampling == "all"
         }
-        first, later = gains.get("1", Estimate()), gains.get("from 2", Estimate())
-        yield Claim(
+        names = {position: f"AUC of head - AUC of logit q_max, positions: {position}" for position in gains}
+        yield Claim.judged(
             drafter,
             text,
-            judge((first, "above", 0.0), (later, "below", 0.0)),
-            {f"AUC of head - AUC of logit q_max, positions: {name}": gain for name, gain in gains.items()},
+            {names["1"]: ("above", 0.0), names["from 2"]: ("below", 0.0)},
+            {names[position]: gain for position, gain in gains.items()},
         )

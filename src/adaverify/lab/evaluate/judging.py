@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from adaverify.lab.evaluate.bootstrap import Estimate, interval
 
 Verdict = Literal["holds", "does not hold", "undecided"]
+Side = Literal["above", "below"]
+Bar = tuple[Side, float]
 Floats = NDArray[np.float64]
 
 
@@ -26,7 +28,9 @@ class Claim:
         The claim, with its bar.
     verdict : str
         ``holds`` or ``does not hold`` where the interval lies on one side of the bar, else ``undecided``.
-    numbers : dict of str to Estimate, float, int or None
+    bars : dict of str to Bar
+        The numbers it rests on, and the side of its bar on which each has to lie.
+    numbers : dict of str to Estimate, float or None
     why : str
         What is missing, where that is why it is undecided.
     """
@@ -34,8 +38,18 @@ class Claim:
     drafter: str
     text: str
     verdict: Verdict
+    bars: dict[str, Bar]
     numbers: dict[str, Estimate | float | None]
     why: str = ""
+
+    @classmethod
+    def judged(
+        cls, drafter: str, text: str, bars: dict[str, Bar], numbers: dict[str, Estimate | float | None], why: str = ""
+    ) -> Claim:
+        """The claim with the verdict that its numbers give it; ``bars`` are for numbers with intervals."""
+        estimates = {name: numbers[name] for name in bars}
+        conditions = [(e, *bars[name]) for name, e in estimates.items() if isinstance(e, Estimate)]
+        return cls(drafter, text, judge(*conditions), bars, numbers, why)
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers for JSON."""
@@ -43,19 +57,20 @@ class Claim:
         return {**vars(self), "numbers": numbers}
 
 
-def judge(*conditions: tuple[Estimate, Literal["above", "below"], float]) -> Verdict:
-    """Whether all estimates lie on their side of their bar, by their intervals."""
-    verdicts = []
-    for estimate, side, bar in conditions:
-        if estimate.low is None or estimate.high is None:
-            verdicts.append("undecided")
-            continue
-        is_above, is_below = estimate.low > bar, estimate.high < bar
-        holds, fails = (is_above, is_below) if side == "above" else (is_below, is_above)
-        verdicts.append("holds" if holds else "does not hold" if fails else "undecided")
+def judge(*conditions: tuple[Estimate, Side, float]) -> Verdict:
+    """Whether all estimates lie on their side of their bar, by their intervals; undecided without a condition."""
+    verdicts = {_side_of_bar(*condition) for condition in conditions} or {"undecided"}
     if "does not hold" in verdicts:
         return "does not hold"
-    return "holds" if all(verdict == "holds" for verdict in verdicts) else "undecided"
+    return "undecided" if "undecided" in verdicts else "holds"
+
+
+def _side_of_bar(estimate: Estimate, side: Side, bar: float) -> Verdict:
+    if estimate.low is None or estimate.high is None:
+        return "undecided"
+    is_above, is_below = estimate.low > bar, estimate.high < bar
+    holds, fails = (is_above, is_below) if side == "above" else (is_below, is_above)
+    return "holds" if holds else "does not hold" if fails else "undecided"
 
 
 def ratio_of(numerator: Floats, denominator: Floats, values: tuple[float, float], enough: bool) -> Estimate:

@@ -140,7 +140,7 @@ def _online_scores(
         return
     peer = river_prequential(trace, max_peer_labels)[usable]
     predicted = np.isfinite(peer)
-    part = "" if predicted.all() else f"the first {predicted.sum():,} labels, a share of every run; it is slow"
+    part = "" if predicted.all() else "the first part of every run, since it is slow"
     yield Score(RIVER, True, "online", peer, is_log_odds=False, note=part)
     if part and by_paper is not None:
         same = np.where(predicted, by_paper.values, np.nan)

@@ -14,6 +14,7 @@ from rich.text import Text
 from adaverify.lab.evaluate.bootstrap import Estimate
 from adaverify.lab.evaluate.evaluation import Evaluation
 from adaverify.lab.evaluate.groups import Group
+from adaverify.lab.evaluate.judging import Claim
 from adaverify.lab.evaluate.measure import Measured, Part
 
 _HOW = {"fitted": "fitted, cross-validated", "as it is": "as it is", "online": "online, before learning"}
@@ -54,12 +55,16 @@ def score_table(found: Evaluation, part: Part) -> Table:
     for heading in ("AUC", "log-loss", "ECE", "noise", "mean"):
         table.add_column(heading, justify="right", no_wrap=True)
     for how, scores in groupby(found.scores, key=lambda score: score.how):
-        table.add_row(Text(_HOW[how], style="italic"))
+        _section(table, _HOW[how])
         for score in scores:
             m = measured[score]
             name = score.name if m is None or m.n == n else f"{score.name} *"
             table.add_row(f" {name}", "yes" if score.lossless else "no", *_cells(m))
-    notes = [f"* {score.name}: {score.note}" for score, m in measured.items() if m is not None and m.n != n]
+    notes = [
+        f"* {score.name}: {m.n:,} labels, {score.note or 'those with a value'}"
+        for score, m in measured.items()
+        if m is not None and m.n != n
+    ]
     table.caption = "\n".join(notes) or None
     return table
 
@@ -92,12 +97,12 @@ def sharing_table(found: Evaluation) -> Table:
 def coefficient_table(found: Evaluation) -> Table:
     """Slope and intercepts by drafter, dataset and kind of request."""
     table = _table("Coefficients fitted offline (entropy, accepted, gap: at position 1; gap = accepted - mean q_max)")
-    for heading in ("drafter", "part"):
-        table.add_column(heading, overflow="fold")
+    table.add_column("fitted to")
     for heading in ("slope", "intercept 1", "last", "entropy", "accepted", "gap"):
         table.add_column(heading, justify="right", no_wrap=True)
     fitted = found.coefficients
     for drafter in fitted.drafters:
+        _section(table, drafter)
         for group in (*fitted.by_drafter, *fitted.by_sampling, *fitted.by_dataset):
             if group.drafter == drafter:
                 table.add_row(*_coefficient_row(group))
@@ -106,27 +111,42 @@ def coefficient_table(found: Evaluation) -> Table:
 
 def correlation_table(found: Evaluation) -> Table:
     """What slope and first intercept go along with over datasets."""
-    table = _table("Correlations over datasets")
-    for heading in ("over", "of", "with"):
+    table = _table("Correlations over datasets, where there are three or more")
+    for heading in ("of", "with"):
         table.add_column(heading)
     for heading in ("groups", "correlation"):
         table.add_column(heading, justify="right")
-    for c in found.coefficients.correlations:
-        value = "too few" if c.estimate.value is None else _ends(c.estimate)
-        table.add_row(c.drafter, c.of.replace("_", " "), c.with_.replace("_", " "), str(c.num_groups), value)
+    known = [c for c in found.coefficients.correlations if c.estimate.value is not None]
+    for drafter in dict.fromkeys(c.drafter for c in known):
+        _section(table, drafter)
+        for c in known:
+            if c.drafter == drafter:
+                names = (c.of.replace("_", " "), c.with_.replace("_", " "))
+                table.add_row(f" {names[0]}", names[1], str(c.num_groups), _ends(c.estimate))
     return table
 
 
 def claim_table(found: Evaluation) -> Table:
-    """Verdicts, each with the number it rests on."""
+    """Verdicts, each with the numbers it rests on."""
     table = _table("The paper's claims")
-    for heading in ("drafter", "claim", "verdict", "by"):
+    for heading in ("claim", "verdict", "by"):
         table.add_column(heading, overflow="fold")
-    for claim in found.claims:
-        name, number = next(iter(claim.numbers.items()), ("", None))
-        by = claim.why or f"{name}: {_ends(number) if isinstance(number, Estimate) else _number(number)}"
-        table.add_row(claim.drafter, claim.text, Text(claim.verdict, style=_STYLES[claim.verdict]), by)
+    for drafter in dict.fromkeys(claim.drafter for claim in found.claims):
+        _section(table, drafter)
+        for claim in found.claims:
+            if claim.drafter == drafter:
+                table.add_row(claim.text, Text(claim.verdict, style=_STYLES[claim.verdict]), _reason(claim))
     return table
+
+
+def _reason(claim: Claim) -> str:
+    numbers = {name: claim.numbers[name] for name in claim.bars}
+    known = [f"{name}: {_ends(n)}" for name, n in numbers.items() if isinstance(n, Estimate) and n.value is not None]
+    return "; ".join([*known, *([claim.why] if claim.why else [])])
+
+
+def _section(table: Table, name: str) -> None:
+    table.add_row(Text(name, style="italic"))
 
 
 def _table(title: str) -> Table:
@@ -147,7 +167,7 @@ def _coefficient_row(group: Group) -> list[str]:
     last = _number(known[-1].value, 2) if known else "-"
     others = [_number(group.quantities[name].value, 3) for name in ("entropy", "acceptance", "confidence_gap")]
     spreads = [_spread(group.estimate(name), 3) for name in ("slope", "first_intercept")]
-    return [group.drafter, part, *spreads, last, *others]
+    return [f" {part}", *spreads, last, *others]
 
 
 def _number(value: float | None, digits: int = 4) -> str:

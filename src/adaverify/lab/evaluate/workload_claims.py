@@ -10,7 +10,7 @@ import numpy as np
 from adaverify.lab.evaluate.bootstrap import Estimate
 from adaverify.lab.evaluate.coefficients import Coefficients
 from adaverify.lab.evaluate.groups import Group
-from adaverify.lab.evaluate.judging import Claim, judge, ratio_of
+from adaverify.lab.evaluate.judging import Claim, ratio_of
 from adaverify.lab.evaluate.measure import ALL_DRAFTERS
 
 STEADY_FACTOR = 1.25
@@ -22,10 +22,10 @@ def claims_on_workloads(coefficients: Coefficients, drafter: str) -> Iterator[Cl
     spread, why = Estimate(), "" if len(groups) > 1 else "fewer than two datasets"
     if len(groups) > 1:
         spread = _largest_over_smallest(groups)
-    yield Claim(
+    yield Claim.judged(
         drafter,
         f"The slope is steady over workloads: the largest at most {STEADY_FACTOR:g}x the smallest (paper: 1.08x)",
-        judge((spread, "below", STEADY_FACTOR)),
+        {"largest slope / smallest slope": ("below", STEADY_FACTOR)},
         {
             "largest slope / smallest slope": spread,
             "correlation of slope and entropy": coefficients.correlation(drafter, "slope", "entropy").estimate,
@@ -35,10 +35,10 @@ def claims_on_workloads(coefficients: Coefficients, drafter: str) -> Iterator[Cl
     )
     why = "" if len(groups) > 2 else "fewer than three datasets"
     falls = coefficients.correlation(drafter, "first_intercept", "entropy").estimate
-    yield Claim(
+    yield Claim.judged(
         drafter,
         "The first intercept falls with the workload's entropy (paper: correlation -.89)",
-        judge((falls, "below", 0.0)),
+        {"correlation of first intercept and entropy": ("below", 0.0)},
         {
             "correlation of first intercept and entropy": falls,
             **{f"first intercept on {group.dataset}": group.estimate("first_intercept") for group in groups},
@@ -47,11 +47,11 @@ def claims_on_workloads(coefficients: Coefficients, drafter: str) -> Iterator[Cl
         why,
     )
     gap = coefficients.correlation(drafter, "first_intercept", "confidence_gap").estimate
-    yield Claim(
+    yield Claim.judged(
         drafter,
         "The intercept measures how far the draft is over- or underconfident on a workload: it rises with acceptance "
         "- mean q_max",
-        judge((gap, "above", 0.0)),
+        {"correlation of first intercept and acceptance - mean q_max": ("above", 0.0)},
         {
             "correlation of first intercept and acceptance - mean q_max": gap,
             **{f"acceptance - mean q_max on {group.dataset}": group.estimate("confidence_gap") for group in groups},
@@ -66,10 +66,10 @@ def claims_on_pairs(coefficients: Coefficients) -> Iterator[Claim]:
         return
     ratios = {name: _between_over_within(coefficients, name) for name in ("slope", "first_intercept")}
     informative = coefficients.correlation(ALL_DRAFTERS, "slope", "auc").estimate
-    yield Claim(
+    yield Claim.judged(
         ALL_DRAFTERS,
         "The slope belongs to the pair: it varies more between drafters than between the workloads of one",
-        judge((ratios["slope"], "above", 1.0)),
+        {"standard deviation of slope between drafters / between workloads": ("above", 1.0)},
         {
             "standard deviation of slope between drafters / between workloads": ratios["slope"],
             "the same of the first intercept": ratios["first_intercept"],

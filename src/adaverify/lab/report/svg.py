@@ -35,7 +35,7 @@ def inline_svg(figure: Figure, key: str, description: str) -> str:
     """
     text = io.StringIO()
     with _drawing():
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg")
     root = ElementTree.fromstring(text.getvalue())
     _drop_namespaces(root)
     # The page has a style sheet of its own, and nothing reads the metadata.
