@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from adaverify.lab.trace import RunInfo, TraceWriter
 from adaverify.policy.cost import CostCurve, CostTable
+from benchmarks.common import keep
 
 K = 7
 STEPS_PER_REQUEST = 100
@@ -140,12 +141,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         drafts = write_trace(Path(name), options.drafts)
-        command = [sys.executable, __file__, "--measure", name, "--concurrency"]
+        command = [sys.executable, "-m", "benchmarks.lab_scale_replay", "--measure", name, "--concurrency"]
         runs = [
             json.loads(subprocess.run([*command, str(seats)], check=True, capture_output=True, text=True).stdout)
             for seats in options.concurrency
         ]
     print(json.dumps({"drafts": drafts, "runs": runs}, indent=2))
+    keep("lab_scale_replay", {"drafts": drafts, "runs": runs})
 
 
 if __name__ == "__main__":
