@@ -12,7 +12,6 @@ from torch import Tensor
 from adaverify.drafters.base import DraftBlock
 from adaverify.drafters.hidden_state import HiddenStateDrafter
 from adaverify.drafters.models import Eagle3DraftModel, MtpDraftModel
-from adaverify.drafters.writer import DraftWriter
 from adaverify.engine.batch import Segment, pack, slots_of
 from adaverify.engine.request import Request
 from adaverify.engine.runner import ForwardOutput
@@ -71,19 +70,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     @torch.inference_mode()
     def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
         """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
-        config = self.model.config
-        columns = self.model.target_token_ids
-        writer = DraftWriter(
-            requests,
-            depth,
-            config.draft_vocab_size,
-            self.greedy,
-            self._laws,
-            self.device,
-            columns=columns,
-            keep_details=self.keeps_details,
-            coupled=self.coupled,
-        )
+        writer = self._writer(requests, depth, self.model.config.draft_vocab_size, self.model.target_token_ids)
         if not depth or not requests:
             return writer.block()
         hidden = self._run_known([self._unseen(request, request.num_tokens, 1) for request in requests])

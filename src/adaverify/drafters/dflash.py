@@ -57,17 +57,7 @@ class DFlashDrafter(HiddenStateDrafter[DFlashDraftModel]):
     def new_writer(self, requests: Sequence[Request], depth: int) -> DraftWriter:
         """Where the drafts of a round go."""
         width, columns = self.model.config.draft_vocab_size, self.model.target_token_ids
-        return DraftWriter(
-            requests,
-            depth,
-            width,
-            self.greedy,
-            self._laws,
-            self.device,
-            columns=columns,
-            keep_details=self.keeps_details,
-            coupled=self.coupled,
-        )
+        return self._writer(requests, depth, width, columns)
 
     def draw(self, writer: DraftWriter, hidden: Tensor, logits: Tensor, requests: Sequence[Request]) -> None:
         """Draw the drafts of a round.

@@ -26,17 +26,7 @@ class DFlash2Drafter(DFlashDrafter):
     def new_writer(self, requests: Sequence[Request], depth: int) -> DraftWriter:
         """See :meth:`DFlashDrafter.new_writer`; each draft has its own candidates."""
         width = self.model.config.selector_top_k
-        return DraftWriter(
-            requests,
-            depth,
-            width,
-            self.greedy,
-            self._laws,
-            self.device,
-            own_columns=True,
-            keep_details=self.keeps_details,
-            coupled=self.coupled,
-        )
+        return self._writer(requests, depth, width, own_columns=True)
 
     def draw(self, writer: DraftWriter, hidden: Tensor, logits: Tensor, requests: Sequence[Request]) -> None:
         """See :meth:`DFlashDrafter.draw`."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
+
+from torch import Tensor
 
 from adaverify.drafters.base import Drafter
 from adaverify.drafters.models import DraftModel
-from adaverify.drafters.writer import LawBuffer
+from adaverify.drafters.writer import DraftWriter, LawBuffer
 from adaverify.engine.kv_cache import PagedKV
+from adaverify.engine.request import Request
 
 Model = TypeVar("Model", bound=DraftModel)
 
@@ -31,3 +35,25 @@ class HiddenStateDrafter(Drafter, Generic[Model]):
         self.device, self.dtype = weight.device, weight.dtype
         self.kv = PagedKV(model.kv_shapes(), num_blocks, block_size, self.dtype, self.device)
         self._laws = LawBuffer(self.device)
+
+    def _writer(
+        self,
+        requests: Sequence[Request],
+        depth: int,
+        width: int,
+        columns: Tensor | None = None,
+        own_columns: bool = False,
+    ) -> DraftWriter:
+        """Where the drafts of a round go; see :class:`DraftWriter`."""
+        return DraftWriter(
+            requests,
+            depth,
+            width,
+            self.greedy,
+            self._laws,
+            self.device,
+            columns=columns,
+            own_columns=own_columns,
+            keep_details=self.keeps_details,
+            coupled=self.coupled,
+        )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from adaverify.errors import ConfigError
+from adaverify.policy.refitting import RefittingEstimator
 
 
 def solve_arrowhead(a: Tensor, b: Tensor, c: Tensor, g0: Tensor, g1: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
@@ -70,7 +69,7 @@ def label_residuals(
     return labelled, p, torch.where(labelled, accepted.double() - p, 0.0)
 
 
-class OnlineAcceptanceEstimator:
+class OnlineAcceptanceEstimator(RefittingEstimator):
     """Predict the acceptance of each draft, and learn from every verification.
 
     ``p_i = sigmoid(slope * f_i + intercept_i)`` with f the log-odds of q_max: K + 1 coefficients, fitted by
@@ -107,7 +106,7 @@ class OnlineAcceptanceEstimator:
         A parameter is out of range.
     """
 
-    SUMS = ("a", "b", "c", "g0", "g1", "counts")
+    COEFFICIENTS = ("slope", "intercepts")
 
     def __init__(
         self,
@@ -128,18 +127,13 @@ class OnlineAcceptanceEstimator:
         ):
             if not valid:
                 raise ConfigError(f"{name} is {value}; the acceptance estimator needs a larger one")
+        super().__init__(num_speculative_tokens, refit_interval, ridge, damping)
         K = num_speculative_tokens
-        self.num_speculative_tokens = K
-        self.refit_interval = refit_interval
-        self.ridge = ridge
-        self.damping = damping
-        self.num_refits = 0
         self.slope = torch.full((), init_slope, dtype=torch.float32, device=device)
         self.intercepts = torch.full((K,), init_intercept, dtype=torch.float32, device=device)
         self.a, self.b, self.c, self.g0, self.g1, self.counts = torch.zeros(
             6, K, dtype=torch.float64, device=device
         ).unbind()
-        self._steps_since_refit = 0
 
     def predict(self, features: Tensor) -> Tensor:
         """Give acceptance probabilities, shape [..., K], of features, shape [..., K], one column a position."""
@@ -183,12 +177,6 @@ class OnlineAcceptanceEstimator:
         self.g1 += residual.sum(dim=0)
         self.counts += labelled.sum(dim=0)
 
-    def end_step(self) -> None:
-        """Count one engine step and refit when ``refit_interval`` of them have passed."""
-        self._steps_since_refit += 1
-        if self._steps_since_refit >= self.refit_interval:
-            self.refit()
-
     def refit(self) -> None:
         """Take one damped Newton step from the sums, then clear them.
 
@@ -202,38 +190,4 @@ class OnlineAcceptanceEstimator:
         intercept_steps = solve_intercepts(slope_step, self.b, self.c, self.g1, self.ridge) * self._damp(self.counts)
         self.slope += slope_step
         self.intercepts += torch.where(intercept_steps.isfinite(), intercept_steps, 0.0)
-        for name in self.SUMS:
-            getattr(self, name).zero_()
-        self._steps_since_refit = 0
-        self.num_refits += 1
-
-    def _damp(self, counts: Tensor) -> Tensor:
-        return counts / (counts + self.damping)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned so far: coefficients, sums and counters, as copies."""
-        tensors = {name: getattr(self, name).clone() for name in ("slope", "intercepts", *self.SUMS)}
-        return {**tensors, "num_refits": self.num_refits, "steps_since_refit": self._steps_since_refit}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned, in place.
-
-        Raises
-        ------
-        ConfigError
-            A key is missing or a tensor has another shape, as from another ``num_speculative_tokens``.
-        """
-        names = ("slope", "intercepts", *self.SUMS)
-        missing = [name for name in (*names, "num_refits", "steps_since_refit") if name not in state]
-        if missing:
-            raise ConfigError(f"estimator state lacks {', '.join(missing)}; pass what state_dict() returned")
-        for name in names:
-            if state[name].shape != getattr(self, name).shape:
-                raise ConfigError(
-                    f"estimator state: {name} has shape {tuple(state[name].shape)}, but num_speculative_tokens = "
-                    f"{self.num_speculative_tokens} needs {tuple(getattr(self, name).shape)}"
-                )
-        for name in names:
-            getattr(self, name).copy_(state[name])
-        self.num_refits = int(state["num_refits"])
-        self._steps_since_refit = int(state["steps_since_refit"])
+        self._finish_refit()

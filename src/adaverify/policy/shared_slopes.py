@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from adaverify.errors import ConfigError
 from adaverify.policy.estimator import label_residuals
+from adaverify.policy.refitting import RefittingEstimator
 
 
 def solve_shared_slopes(
@@ -52,7 +52,7 @@ def solve_shared_slopes(
     return steps
 
 
-class SharedSlopesEstimator:
+class SharedSlopesEstimator(RefittingEstimator):
     """Predict the acceptance of each draft from F features, and learn from every verification.
 
     ``p_i = sigmoid(slopes . f_i + intercept_i)``: F + K coefficients, fitted like those of
@@ -85,7 +85,7 @@ class SharedSlopesEstimator:
         A parameter is out of range.
     """
 
-    SUMS = ("a", "b", "c", "g0", "g1", "counts")
+    COEFFICIENTS = ("slopes", "intercepts")
 
     def __init__(
         self,
@@ -106,18 +106,13 @@ class SharedSlopesEstimator:
         ):
             if not valid:
                 raise ConfigError(f"{name} is {value}; the acceptance estimator needs a larger one")
+        super().__init__(num_speculative_tokens, refit_interval, ridge, damping)
         K, F = num_speculative_tokens, len(init_slopes)
-        self.num_speculative_tokens = K
-        self.refit_interval = refit_interval
-        self.ridge = ridge
-        self.damping = damping
-        self.num_refits = 0
         self.slopes = torch.tensor(init_slopes, dtype=torch.float32, device=device)
         self.intercepts = torch.full((K,), init_intercept, dtype=torch.float32, device=device)
         shapes = {"a": (F, F), "b": (K, F), "c": (K,), "g0": (F,), "g1": (K,), "counts": (K,)}
         for name, shape in shapes.items():
             setattr(self, name, torch.zeros(shape, dtype=torch.float64, device=device))
-        self._steps_since_refit = 0
 
     a: Tensor
     b: Tensor
@@ -168,12 +163,6 @@ class SharedSlopesEstimator:
         self.g1 += residual.sum(dim=0)
         self.counts += labelled.sum(dim=0)
 
-    def end_step(self) -> None:
-        """Count one engine step and refit when ``refit_interval`` of them have passed."""
-        self._steps_since_refit += 1
-        if self._steps_since_refit >= self.refit_interval:
-            self.refit()
-
     def refit(self) -> None:
         """Take one damped Newton step from the sums, then clear them.
 
@@ -184,10 +173,7 @@ class SharedSlopesEstimator:
         self.slopes += steps
         intercept_steps = (self.g1 - self.b @ steps) / (self.c + self.ridge) * self._damp(self.counts)
         self.intercepts += torch.where(intercept_steps.isfinite(), intercept_steps, 0.0)
-        for name in self.SUMS:
-            getattr(self, name).zero_()
-        self._steps_since_refit = 0
-        self.num_refits += 1
+        self._finish_refit()
 
     def _slope_steps(self) -> Tensor:
         """Damped steps, shape [F], after which no slope is negative."""
@@ -201,34 +187,7 @@ class SharedSlopesEstimator:
             free = free & (self.slopes + steps >= 0) & steps.isfinite()
         return torch.where(free, steps, 0.0)
 
-    def _damp(self, counts: Tensor) -> Tensor:
-        return counts / (counts + self.damping)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything learned so far: coefficients, sums and counters, as copies."""
-        tensors = {name: getattr(self, name).clone() for name in ("slopes", "intercepts", *self.SUMS)}
-        return {**tensors, "num_refits": self.num_refits, "steps_since_refit": self._steps_since_refit}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned, in place.
-
-        Raises
-        ------
-        ConfigError
-            A key is missing or a tensor has another shape, as from another K or other features.
-        """
-        names = ("slopes", "intercepts", *self.SUMS)
-        missing = [name for name in (*names, "num_refits", "steps_since_refit") if name not in state]
-        if missing:
-            raise ConfigError(f"estimator state lacks {', '.join(missing)}; pass what state_dict() returned")
-        for name in names:
-            if state[name].shape != getattr(self, name).shape:
-                raise ConfigError(
-                    f"estimator state: {name} has shape {tuple(state[name].shape)}, but num_speculative_tokens = "
-                    f"{self.num_speculative_tokens} and {len(self.slopes)} features need "
-                    f"{tuple(getattr(self, name).shape)}"
-                )
-        for name in names:
-            getattr(self, name).copy_(state[name])
-        self.num_refits = int(state["num_refits"])
-        self._steps_since_refit = int(state["steps_since_refit"])
+    @property
+    def _dimensions(self) -> str:
+        """See :class:`RefittingEstimator`."""
+        return f"num_speculative_tokens = {self.num_speculative_tokens} and {len(self.slopes)} features need"
