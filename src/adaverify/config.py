@@ -14,6 +14,7 @@ SpeculativeMethod = Literal["draft_model", "eagle3", "mtp", "dflash", "dflash2",
 DraftSampleMethod = Literal["probabilistic", "greedy"]
 RejectionSampleMethod = Literal["standard", "coupled"]
 DraftConfidence = Literal["auto", "head", "estimator"]
+EstimatorMode = Literal["robust", "paper"]
 MAX_SPECULATIVE_TOKENS = 16
 
 
@@ -42,6 +43,11 @@ class SpeculativeConfig(BaseModel):
     draft_confidence : str
         Where the chance of acceptance comes from: ``head`` (the drafter's own), ``estimator`` (fitted while
         serving), or ``auto``, the head if there is one.
+    estimator : str
+        ``robust`` fits from forgotten counts, an offset for each request, sampled and greedy requests apart; ``paper``
+        is the published one, for comparison.
+    estimator_state : str, optional
+        File that the estimator's state is read from at the start, if it is there, and written to at the end.
     scale_draft_confidence : bool
         Correct the head by the temperatures in its checkpoint (sequential temperature scaling).
     """
@@ -55,6 +61,8 @@ class SpeculativeConfig(BaseModel):
     rejection_sample_method: RejectionSampleMethod = "standard"
     enable_adaptive_verification: bool = False
     draft_confidence: DraftConfidence = "auto"
+    estimator: EstimatorMode = "robust"
+    estimator_state: str | None = None
     scale_draft_confidence: bool = False
 
     @classmethod

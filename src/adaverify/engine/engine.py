@@ -177,8 +177,7 @@ class Engine:
         if self.speculation is None:
             return None
         with self._timed("policy"):
-            for request in plan.started:
-                self.speculation.start_request(request.slot)
+            self.speculation.start_requests(plan.started)
             budget = self.speculation.choose(plan)
         with self._timed("draft"):
             block = self.speculation.draft(plan)

@@ -10,15 +10,18 @@ from torch import Tensor
 
 from adaverify.config import SpeculativeConfig
 from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.engine.request import Request
 from adaverify.engine.scheduler import StepPlan
 from adaverify.errors import ConfigError
+from adaverify.policy.acceptance import AcceptanceEstimator
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
+from adaverify.policy.requests import RequestRows
+from adaverify.policy.robust import RobustEstimator
 from adaverify.policy.shared_slopes import SharedSlopesEstimator
 from adaverify.policy.survival import admit, survival, valid_prefix
 
-AcceptanceEstimator = OnlineAcceptanceEstimator | SharedSlopesEstimator
 # what coupled verification believes of log-odds and margin before the first label
 COUPLED_SLOPES, COUPLED_INTERCEPT = (0.45, 0.2), -0.7
 
@@ -30,6 +33,8 @@ class Round:
     Attributes
     ----------
     block : DraftBlock
+    requests : RequestRows
+        The R decodes.
     features : Tensor [R, K]
         Of the block, widened with nan to K positions.
     inputs : Tensor [R, K] or [R, K, 2]
@@ -45,6 +50,7 @@ class Round:
     """
 
     block: DraftBlock
+    requests: RequestRows
     features: Tensor
     inputs: Tensor
     confidences: Tensor
@@ -80,7 +86,7 @@ class Speculation:
         self.drafter = drafter
         self.drafter.coupled = self.coupled
         self.device = device
-        self.estimator = _estimator(config, device)
+        self.estimator = _estimator(config, max_num_seqs, device)
         self.reads_head = _reads_head(config, drafter)
         self.cost_table: CostTable | None = None
         self.costs: MaterializedCosts | None = None
@@ -93,9 +99,15 @@ class Speculation:
         self.cost_table = table
         self.costs = table.materialize(max_requests, max_tokens, device=self.device)
 
-    def start_request(self, slot: int) -> None:
-        """A new request has this slot: as in the paper, it counts as certain until its first drafts are scored."""
-        self._stale[slot] = 1.0
+    def start_requests(self, requests: Sequence[Request]) -> None:
+        """New requests have their slots: until their first drafts are scored they count as the estimator expects.
+
+        With a head they count as certain, as in the paper.
+        """
+        if requests:
+            rows = self._rows(requests)
+            self.estimator.start(rows.slot)
+            self._stale[rows.slot] = 1.0 if self.reads_head else self.estimator.expected(rows.greedy)
 
     @torch.inference_mode()
     def choose(self, plan: StepPlan) -> Tensor | None:
@@ -116,19 +128,19 @@ class Speculation:
         """Score the drafts and admit the best; None if nothing was drafted."""
         if block.depth == 0:
             return None
-        slots, num_drafts = self._slots(plan), self._num_drafts(plan)
+        rows, num_drafts = self._rows(plan.decodes), self._num_drafts(plan)
         features = self._pad(block.features, torch.nan)
         inputs = features
         if self.coupled:
             assert block.margin is not None
             inputs = torch.stack((features, self._pad(block.margin, torch.nan)), dim=-1)
-        confidences = self._confidences(block, features, inputs)
-        self._stale[slots] = confidences.nan_to_num(0.0)
+        confidences = self._confidences(rows, block, features, inputs)
+        self._stale[rows.slot] = confidences.nan_to_num(0.0)
         if budget is None:
             budget = self._budget(plan)
         valid = valid_prefix(confidences, num_drafts)
         admitted = admit(survival(confidences, num_drafts), valid, budget)
-        return Round(block, features, inputs, confidences, valid, admitted, budget)
+        return Round(block, rows, features, inputs, confidences, valid, admitted, budget)
 
     def _budget(self, plan: StepPlan) -> Tensor:
         """The budget, from the confidences of each request's latest scored block."""
@@ -136,7 +148,7 @@ class Speculation:
         if not self.adaptive or self.costs is None:
             return limit
         num_drafts = self._num_drafts(plan)
-        stale = survival(self._stale[self._slots(plan)], num_drafts)
+        stale = survival(self._stale[self._rows(plan.decodes).slot], num_drafts)
         positions = torch.arange(self.num_speculative_tokens, device=self.device)
         stale = stale.masked_fill(positions >= num_drafts[:, None], -1.0)
         return choose_budget(
@@ -159,16 +171,17 @@ class Speculation:
             current.admitted,
             torch.tensor(num_accepted, dtype=torch.long, device=self.device),
             mask=torch.tensor(telling, dtype=torch.bool, device=self.device),
+            requests=current.requests,
         )
 
     def end_step(self) -> None:
         """Count the step; the estimator refits after so many."""
         self.estimator.end_step()
 
-    def _confidences(self, block: DraftBlock, features: Tensor, inputs: Tensor) -> Tensor:
+    def _confidences(self, requests: RequestRows, block: DraftBlock, features: Tensor, inputs: Tensor) -> Tensor:
         """Chance of acceptance of each draft [R, K], given that the ones before it are accepted."""
         if not self.reads_head:
-            return self.estimator.predict(inputs)
+            return self.estimator.predict(inputs, requests)
         assert block.confidence is not None
         # the head reads the network's state: where the draft law is not finite there is nothing to be confident of
         return self._pad(block.confidence.sigmoid(), torch.nan).where(features.isfinite(), torch.nan)
@@ -181,18 +194,22 @@ class Speculation:
     def _num_drafts(self, plan: StepPlan) -> Tensor:
         return torch.tensor(plan.num_drafts, dtype=torch.long, device=self.device)
 
-    def _slots(self, plan: StepPlan) -> Tensor:
-        return torch.tensor([request.slot for request in plan.decodes], dtype=torch.long, device=self.device)
+    def _rows(self, requests: Sequence[Request]) -> RequestRows:
+        slots = torch.tensor([request.slot for request in requests], dtype=torch.long, device=self.device)
+        greedy = torch.tensor([request.params.is_greedy for request in requests], dtype=torch.bool, device=self.device)
+        return RequestRows(slots, greedy)
 
     def _scalar(self, value: int) -> Tensor:
         return torch.tensor(value, dtype=torch.long, device=self.device)
 
 
-def _estimator(config: SpeculativeConfig, device: torch.device) -> AcceptanceEstimator:
-    """That of the paper; with coupled verification, one that reads the margins too."""
+def _estimator(config: SpeculativeConfig, max_num_seqs: int, device: torch.device) -> AcceptanceEstimator:
+    """The one asked for; with coupled verification, one that reads the margins too."""
     K = config.num_speculative_tokens
     if config.rejection_sample_method == "coupled":
         return SharedSlopesEstimator(K, COUPLED_SLOPES, COUPLED_INTERCEPT, device=device)
+    if config.estimator == "robust":
+        return RobustEstimator(K, max_num_seqs, device=device)
     return OnlineAcceptanceEstimator(K, device=device)
 
 

@@ -5,19 +5,25 @@ One step: :func:`choose_budget` from stale survival, :func:`admit` from live sur
 :meth:`OnlineAcceptanceEstimator.predict` give the next confidences. None of them reads a tensor on the host.
 """
 
+from adaverify.policy.acceptance import AcceptanceEstimator
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostCurve, CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator, solve_arrowhead
 from adaverify.policy.features import MAX_LOG_ODDS, log_odds_of_max
+from adaverify.policy.requests import RequestRows
+from adaverify.policy.robust import RobustEstimator
 from adaverify.policy.shared_slopes import SharedSlopesEstimator, solve_shared_slopes
 from adaverify.policy.survival import admit, survival, valid_prefix
 
 __all__ = [
     "MAX_LOG_ODDS",
+    "AcceptanceEstimator",
     "CostCurve",
     "CostTable",
     "MaterializedCosts",
     "OnlineAcceptanceEstimator",
+    "RequestRows",
+    "RobustEstimator",
     "SharedSlopesEstimator",
     "admit",
     "choose_budget",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adaverify.lab.replay.policies.base import Coefficients, Decision, Policy, Setting, Stretch
 from adaverify.lab.trace.trace import Ints
-from adaverify.policy import admit, choose_budget, survival, valid_prefix
+from adaverify.policy import AcceptanceEstimator, RequestRows, admit, choose_budget, survival, valid_prefix
 
 # Large enough that the steps' overhead does not count, small enough for the processor's cache.
 _DRAFTS_AT_A_TIME = 1 << 18
@@ -34,6 +34,9 @@ class Confidences(Protocol):
     def predict(self, stretch: Stretch) -> Tensor:
         """Give chances [T, N, K]; what is not finite is never verified."""
 
+    def of_new(self, stretch: Stretch) -> Tensor:
+        """Give chances, broadcastable to [T, N, K], that a request counts with before its first block is scored."""
+
     def observe(self, stretch: Stretch, decision: Decision, accepted: Ints) -> None:
         """Learn, as :meth:`~adaverify.lab.replay.policies.base.Policy.observe`."""
 
@@ -54,40 +57,24 @@ class Recorded:
         values = values if self.transform is None else self.transform(values)
         return values.where(torch.from_numpy(stretch.feature("logit_q_max")).isfinite(), torch.nan)
 
+    def of_new(self, stretch: Stretch) -> Tensor:
+        """Certain, as in the paper."""
+        return torch.ones(())
+
     def observe(self, stretch: Stretch, decision: Decision, accepted: Ints) -> None:
         """Learn nothing."""
-
-
-class Learner(Protocol):
-    """An online estimator with the interface of :class:`~adaverify.policy.OnlineAcceptanceEstimator`."""
-
-    refit_interval: int
-    num_refits: int
-    slope: Tensor
-    intercepts: Tensor
-
-    def predict(self, features: Tensor) -> Tensor:
-        """Give chances of acceptance."""
-
-    def observe(
-        self, features: Tensor, predictions: Tensor, num_admitted: Tensor, num_accepted: Tensor, mask: Tensor | None
-    ) -> None:
-        """Add labels."""
-
-    def end_step(self) -> None:
-        """Count a step; refit after every ``refit_interval`` of them."""
 
 
 class Learned:
     """Confidences of an online estimator, fed with the labels that its own decisions give."""
 
-    def __init__(self, estimator: Learner) -> None:
+    def __init__(self, estimator: AcceptanceEstimator) -> None:
         self.estimator = estimator
 
     @property
     def steps_ahead(self) -> int:
-        """Between two refits nothing changes."""
-        return self.estimator.refit_interval
+        """Steps over which the estimator's predictions stay as they are."""
+        return self.estimator.steps_ahead
 
     @property
     def coefficients(self) -> Coefficients:
@@ -97,7 +84,16 @@ class Learned:
 
     def predict(self, stretch: Stretch) -> Tensor:
         """Predict from the log-odds of q_max."""
-        return self.estimator.predict(torch.from_numpy(stretch.feature("logit_q_max")))
+        features = torch.from_numpy(stretch.feature("logit_q_max"))
+        T, N, K = features.shape
+        for started in stretch.started:
+            self.estimator.start(torch.from_numpy(started.nonzero()[0]))
+        return self.estimator.predict(features.view(-1, K), _requests(stretch)).view(T, N, K)
+
+    def of_new(self, stretch: Stretch) -> Tensor:
+        """What the estimator expects of a new request."""
+        greedy = torch.from_numpy(stretch.greedy)
+        return self.estimator.expected(greedy.view(-1)).view(*greedy.shape, -1)
 
     def observe(self, stretch: Stretch, decision: Decision, accepted: Ints) -> None:
         """Add all labels of the stretch, then count its steps; the refit, if it is due, comes with the last."""
@@ -109,17 +105,24 @@ class Learned:
             torch.from_numpy(decision.admitted).view(-1),
             torch.from_numpy(accepted).view(-1),
             mask=torch.from_numpy(stretch.telling).view(-1),
+            requests=_requests(stretch),
         )
         for _ in range(len(accepted)):
             self.estimator.end_step()
 
 
+def _requests(stretch: Stretch) -> RequestRows:
+    """Whose each row is: the seat is the slot."""
+    T, N = stretch.rounds.shape
+    return RequestRows(torch.arange(N).repeat(T), torch.from_numpy(stretch.greedy).view(-1))
+
+
 class Ranked(Policy):
     """Verifies as many drafts of the batch as pay, those of the largest survival.
 
-    As in the engine, the budget is chosen from the confidences of each request's previous block, a request that has
-    none counts as certain, and only a drafter that knows all its distributions before any draw lets the budget look at
-    the present block. Everything is drafted, and paid for, before it is trimmed.
+    As in the engine, the budget is chosen from the confidences of each request's previous block, a request without one
+    counts as what its confidences say of new ones, and only a drafter that knows all its distributions before any draw
+    lets the budget look at the present block. Everything is drafted, and paid for, before it is trimmed.
 
     Parameters
     ----------
@@ -151,7 +154,8 @@ class Ranked(Policy):
         scheduled = torch.from_numpy(stretch.num_drafts)
         present = confidences.nan_to_num(0.0)
         previous = torch.cat([self._latest[None], present[:-1]])
-        previous = torch.where(torch.from_numpy(stretch.started)[..., None], 1.0, previous)
+        started = torch.from_numpy(stretch.started)[..., None]
+        previous = torch.where(started, self.confidences.of_new(stretch), previous)
         self._latest = present[-1]
         known = present if self._looks_at_present else previous
         with warnings.catch_warnings():
