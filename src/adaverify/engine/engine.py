@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adaverify.config import EngineConfig
 from adaverify.engine.block_pool import BlockPool
+from adaverify.engine.estimator_state import save_state
 from adaverify.engine.output import CompletionStream
 from adaverify.engine.records import StepObserver, StepRecord
 from adaverify.engine.request import Request
@@ -28,6 +29,9 @@ from adaverify.sampling.overlap import draft_overlaps
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.rng import derive_seed
 from adaverify.sampling.sampler import SampleRequest, SampleResult, sample
+
+# Steps between two writes of the estimator: what a crash may cost.
+SAVE_INTERVAL = 5000
 
 
 class Engine:
@@ -158,6 +162,12 @@ class Engine:
             sick = sick_requests(plan, segments, accepted, output.finite.tolist())
             return self._advance(plan, dict(zip(sampling, results, strict=True)), sick)
 
+    def save_estimator(self) -> None:
+        """Write what the estimator has learned, if the configuration names a file for it."""
+        speculative = self.config.speculative_config
+        if self.speculation is not None and speculative is not None and speculative.estimator_state is not None:
+            save_state(speculative.estimator_state, self.speculation.estimator, speculative)
+
     def stats(self) -> EngineStats:
         """Snapshot of the counters."""
         speculation, scheduler = self.speculation, self.scheduler
@@ -259,6 +269,8 @@ class Engine:
         for request in self.scheduler.running:
             request.remember_blocks(self.pool, self._num_valid(request))
         self._stats.num_steps += 1
+        if self._stats.num_steps % SAVE_INTERVAL == 0:
+            self.save_estimator()
         return deltas
 
     def _num_valid(self, request: Request) -> int:
