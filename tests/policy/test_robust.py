@@ -5,6 +5,7 @@ import torch
 
 from adaverify.errors import ConfigError
 from adaverify.policy import OnlineAcceptanceEstimator, RequestRows, RobustEstimator
+from adaverify.policy.robust import COUPLED
 
 K, N = 4, 16
 SLOPE, INTERCEPTS = 0.6, torch.tensor([0.3, 0.0, -0.3, -0.6])
@@ -194,6 +195,22 @@ def test_memory_does_not_grow_and_a_kept_state_goes_on_alike():
     torch.testing.assert_close(warm.predict(features), estimator.predict(features))
     feed(estimator, features, accepted)
     assert not torch.equal(warm.losses, estimator.losses)
+
+
+def test_two_features_have_slopes_of_their_own():
+    traffic, estimator = Traffic(), RobustEstimator(K, N, COUPLED)
+    for _ in range(500):
+        features, _, _ = traffic.round()
+        margin = torch.rand(N, K, generator=traffic.generator) * 4
+        chance = torch.sigmoid(0.4 * features + 0.7 * margin - 1.0)
+        accepted = torch.rand(N, K, generator=traffic.generator) < chance
+        both = torch.stack((features, margin), dim=-1)
+        feed(estimator, both, accepted.long().cumprod(dim=1).sum(dim=1))
+    slopes = (estimator.weights[..., None] * estimator.slopes).sum(dim=1)[0]
+    torch.testing.assert_close(slopes, torch.tensor([0.4, 0.7]).double(), atol=0.06, rtol=0)
+    assert (estimator.predict(both) - chance).abs().mean() < 0.02
+    one = estimator.predict_at(both[:, 1], 1, rows())
+    torch.testing.assert_close(one, estimator.predict(both, rows())[:, 1])
 
 
 def test_a_state_of_another_depth_is_refused():

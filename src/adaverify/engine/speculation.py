@@ -18,7 +18,7 @@ from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
 from adaverify.policy.requests import RequestRows
-from adaverify.policy.robust import RobustEstimator
+from adaverify.policy.robust import COUPLED, STANDARD, RobustEstimator
 from adaverify.policy.shared_slopes import SharedSlopesEstimator
 from adaverify.policy.survival import admit, survival, valid_prefix
 
@@ -206,10 +206,11 @@ class Speculation:
 def _estimator(config: SpeculativeConfig, max_num_seqs: int, device: torch.device) -> AcceptanceEstimator:
     """The one asked for; with coupled verification, one that reads the margins too."""
     K = config.num_speculative_tokens
-    if config.rejection_sample_method == "coupled":
-        return SharedSlopesEstimator(K, COUPLED_SLOPES, COUPLED_INTERCEPT, device=device)
+    coupled = config.rejection_sample_method == "coupled"
     if config.estimator == "robust":
-        return RobustEstimator(K, max_num_seqs, device=device)
+        return RobustEstimator(K, max_num_seqs, COUPLED if coupled else STANDARD, device=device)
+    if coupled:
+        return SharedSlopesEstimator(K, COUPLED_SLOPES, COUPLED_INTERCEPT, device=device)
     return OnlineAcceptanceEstimator(K, device=device)
 
 

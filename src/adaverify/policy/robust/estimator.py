@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,11 +12,31 @@ from adaverify.errors import ConfigError
 from adaverify.policy.estimator import label_residuals
 from adaverify.policy.requests import RequestRows
 from adaverify.policy.robust.fit import Prior, newton_step
-from adaverify.policy.robust.histogram import LabelHistogram
+from adaverify.policy.robust.histogram import COARSE_LOG_ODDS, LOG_ODDS, MARGIN, Axis, LabelHistogram
 from adaverify.policy.robust.offsets import RequestOffsets
 
-# sampled and greedy requests, as fitted on one public pair (vLLM pull request 52228)
-INIT_SLOPES, INIT_INTERCEPTS = (0.5, 0.65), (-0.2, -0.55)
+
+@dataclass(frozen=True)
+class Start:
+    """Where the fit starts, sampled requests first and greedy ones second.
+
+    Attributes
+    ----------
+    slopes : tuple of tuple of float, [2][F]
+    intercepts : tuple of float, [2]
+    axes : tuple of Axis, [F]
+        Bins of the features.
+    """
+
+    slopes: tuple[tuple[float, ...], ...]
+    intercepts: tuple[float, ...]
+    axes: tuple[Axis, ...]
+
+
+# as fitted on one public pair (vLLM pull request 52228)
+STANDARD = Start(((0.5,), (0.65,)), (-0.2, -0.55), (LOG_ODDS,))
+# log-odds and margin, as fitted on small pairs of ours
+COUPLED = Start(((0.45, 0.2), (0.45, 0.2)), (-0.7, -0.7), (COARSE_LOG_ODDS, MARGIN))
 # what a request counts as before anything was predicted
 INIT_CONFIDENCE = 0.7
 
@@ -23,7 +44,8 @@ INIT_CONFIDENCE = 0.7
 class RobustEstimator:
     """Predict the acceptance of each draft, and learn from every verification, whatever the traffic.
 
-    ``p_i = sigmoid(slope * (f_i + u) + intercept_i)`` with f the log-odds of q_max and u an offset of the request.
+    ``p_i = sigmoid(slope * (f_i + u) + intercept_i)`` with f the log-odds of q_max and u an offset of the request;
+    further features have slopes of their own.
     Sampled and greedy requests have coefficients of their own. What keeps it alive where the published estimator
     dies: labels are kept as forgotten counts, so that each fit is the mode of a posterior whose curvature belongs to
     its own predictions, not to those of the past; steps are bounded; what has no labels falls back to the other
@@ -36,6 +58,8 @@ class RobustEstimator:
         K, drafts per request and round.
     num_slots : int
         Requests that run at once at most.
+    start_at : Start
+        ``STANDARD`` for features of shape [R, K], the log-odds of q_max; ``COUPLED`` for [R, K, 2], with the margins.
     device : torch.device or str
     refit_interval : int
         Steps between two Newton steps.
@@ -46,7 +70,7 @@ class RobustEstimator:
 
     Attributes
     ----------
-    slopes : Tensor, shape [G, H], float64
+    slopes : Tensor, shape [G, H, F], float64
     all_intercepts : Tensor, shape [G, H, K], float64
     losses : Tensor, shape [G, H], float64
         Forgotten log-loss of each memory, in nats.
@@ -68,6 +92,7 @@ class RobustEstimator:
         self,
         num_speculative_tokens: int,
         num_slots: int,
+        start_at: Start = STANDARD,
         device: torch.device | str = "cpu",
         refit_interval: int = 10,
         horizons: tuple[float, ...] = (1000.0, 8000.0, 64000.0),
@@ -89,13 +114,15 @@ class RobustEstimator:
         self.num_speculative_tokens = K = num_speculative_tokens
         self.refit_interval = refit_interval
         self.loss_memory = loss_memory
-        G, H = len(INIT_SLOPES), len(horizons)
-        start = torch.tensor((INIT_SLOPES, INIT_INTERCEPTS), dtype=torch.float64, device=device)[..., None]
-        self.prior = Prior(slope=start[0], intercept=start[1])
-        self.slopes = self.prior.slope.repeat(1, H)
+        G, H = len(start_at.intercepts), len(horizons)
+        self.prior = Prior(
+            slopes=torch.tensor(start_at.slopes, dtype=torch.float64, device=device)[:, None],
+            intercept=torch.tensor(start_at.intercepts, dtype=torch.float64, device=device)[:, None],
+        )
+        self.slopes = self.prior.slopes.repeat(1, H, 1)
         self.all_intercepts = self.prior.intercept[..., None].repeat(1, H, K)
-        self.losses = torch.zeros_like(self.slopes)
-        self.labels = LabelHistogram(G, K, horizons, device)
+        self.losses = torch.zeros_like(self.all_intercepts[..., 0])
+        self.labels = LabelHistogram(G, K, horizons, start_at.axes, device)
         self.offsets = RequestOffsets(num_slots, offset_deviation, offset_memory, device)
         self.confidence_weight = torch.zeros_like(self.all_intercepts[:, 0])
         self.confidence = torch.full_like(self.confidence_weight, INIT_CONFIDENCE)
@@ -109,8 +136,8 @@ class RobustEstimator:
 
     @property
     def slope(self) -> Tensor:
-        """Slope of the group with most labels, 0-dim."""
-        slope: Tensor = (self.weights * self.slopes).sum(dim=-1).take(self._busiest)
+        """Slope of the log-odds in the group with most labels, 0-dim."""
+        slope: Tensor = self._mixed_slope.take(self._busiest)
         return slope
 
     @property
@@ -118,6 +145,11 @@ class RobustEstimator:
         """Intercepts of the group with most labels, shape [K]."""
         mixed = (self.weights[..., None] * self.all_intercepts).sum(dim=1)
         return mixed.index_select(0, self._busiest.view(1))[0]
+
+    @property
+    def _mixed_slope(self) -> Tensor:
+        """Slope of the log-odds, shape [G]."""
+        return (self.weights * self.slopes[..., 0]).sum(dim=-1)
 
     @property
     def _busiest(self) -> Tensor:
@@ -132,16 +164,16 @@ class RobustEstimator:
         return self.confidence[greedy.long()].float()
 
     def predict(self, features: Tensor, requests: RequestRows | None = None) -> Tensor:
-        """Give acceptance probabilities, shape [R, K], of features, shape [R, K]."""
+        """Give acceptance probabilities, shape [R, K], of features, shape [R, K] or [R, K, F]."""
         group, offset = self._group_and_offset(len(features), requests)
-        chances = self._by_memory(features + offset[:, None], group, self.all_intercepts)
+        chances = self._by_memory(self._wide(features, 2), offset, group, self.all_intercepts)
         return (self.weights[group][..., None] * chances).sum(dim=1).to(features.dtype)
 
     def predict_at(self, features: Tensor, position: int, requests: RequestRows | None = None) -> Tensor:
-        """Give acceptance probabilities, shape [R], of features, shape [R], all of one position (from 0)."""
+        """Give acceptance probabilities, shape [R], of features, shape [R] or [R, F], all of one position (from 0)."""
         group, offset = self._group_and_offset(len(features), requests)
         own = self.all_intercepts[..., position : position + 1]
-        chances = self._by_memory((features + offset)[:, None], group, own)
+        chances = self._by_memory(self._wide(features, 1)[:, None], offset, group, own)
         return (self.weights[group] * chances[..., 0]).sum(dim=1).to(features.dtype)
 
     def observe(
@@ -157,8 +189,9 @@ class RobustEstimator:
 
         Parameters
         ----------
-        features, predictions : Tensor, shape [R, K]
-            As they were when the drafts were made.
+        features : Tensor, shape [R, K] or [R, K, F]
+        predictions : Tensor, shape [R, K]
+            Both as they were when the drafts were made.
         num_admitted, num_accepted : Tensor, shape [R], integer
         mask : Tensor, shape [R], bool, optional
             Requests whose labels count; all by default.
@@ -167,15 +200,17 @@ class RobustEstimator:
         """
         # The law is fitted to the features alone: were offsets in its scores, a change common to all requests would be
         # taken for one of theirs.
-        known, p, residual = label_residuals(features.isfinite(), predictions, num_admitted, num_accepted, None)
+        features = self._wide(features, 2)
+        usable = features.isfinite().all(dim=-1)
+        known, p, residual = label_residuals(usable, predictions, num_admitted, num_accepted, None)
         labelled = known if mask is None else known & mask[:, None]
         group, offset = self._group_and_offset(len(features), requests)
         accepted = known & (residual > 0)
         if requests is not None:
             # what says nothing of other requests still says something of its own
-            slope = (self.weights * self.slopes).sum(dim=-1)[group]
+            slope = self._mixed_slope[group]
             self.offsets.observe(requests.slot, slope, (p * (1 - p)).sum(dim=1), residual.sum(dim=1))
-        self._score_memories(features + offset[:, None], labelled, accepted, group)
+        self._score_memories(features, offset, labelled, accepted, group)
         self.labels.add(features, labelled, accepted, group)
         self._remember_confidence(predictions, group)
 
@@ -187,9 +222,9 @@ class RobustEstimator:
 
     def refit(self) -> None:
         """Take one bounded Newton step in every group and memory."""
-        counts, accepted, _ = self.labels.sums
+        labels = self.labels
         self.slopes, self.all_intercepts = newton_step(
-            self.slopes, self.all_intercepts, counts, accepted, self.labels.means, self.prior
+            self.slopes, self.all_intercepts, labels.counts, labels.accepted, labels.means, self.prior
         )
         self._steps_since_refit = 0
         self.num_refits += 1
@@ -227,13 +262,26 @@ class RobustEstimator:
             return torch.zeros(num_rows, dtype=torch.long, device=device), torch.zeros(num_rows, device=device)
         return requests.greedy.long(), self.offsets.of(requests.slot)
 
-    def _by_memory(self, scores: Tensor, group: Tensor, intercepts: Tensor) -> Tensor:
-        """Chances by each memory, shape [R, H, k], of scores, shape [R, k], and intercepts, shape [G, H, k]."""
-        return torch.sigmoid(self.slopes[group][..., None] * scores[:, None] + intercepts[group])
+    def _wide(self, features: Tensor, dim: int) -> Tensor:
+        """Features with their axis; a single one may come without it."""
+        return features if features.dim() > dim else features.unsqueeze(-1)
 
-    def _score_memories(self, scores: Tensor, labelled: Tensor, accepted: Tensor, group: Tensor) -> None:
+    def _by_memory(self, features: Tensor, offset: Tensor, group: Tensor, intercepts: Tensor) -> Tensor:
+        """Chances by each memory, shape [R, H, k].
+
+        Of features, shape [R, k, F], offsets, shape [R], and intercepts, shape [G, H, k].
+        """
+        slopes = self.slopes[group]
+        shift = slopes[..., 0] * offset[:, None]
+        scores = (slopes[:, :, None] * features[:, None]).sum(dim=-1)
+        return torch.sigmoid(scores + shift[..., None] + intercepts[group])
+
+    def _score_memories(
+        self, features: Tensor, offset: Tensor, labelled: Tensor, accepted: Tensor, group: Tensor
+    ) -> None:
         """Forget a little of each memory's loss and add that of these labels, predicted before they are learned."""
-        chances = self._by_memory(torch.where(labelled, scores, 0.0), group, self.all_intercepts)
+        finite = torch.where(labelled[..., None], features, 0.0)
+        chances = self._by_memory(finite, offset, group, self.all_intercepts)
         right = torch.where(accepted[:, None], chances, 1 - chances).clamp(min=1e-6)
         loss = torch.where(labelled[:, None], -right.log(), 0.0).sum(dim=-1)
         labels = torch.zeros_like(self.losses[:, 0]).index_add_(0, group, labelled.double().sum(dim=1))
