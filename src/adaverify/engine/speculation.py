@@ -10,6 +10,7 @@ from torch import Tensor
 
 from adaverify.config import SpeculativeConfig
 from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.engine.depth import DepthPlanner, DraftChoice
 from adaverify.engine.scheduler import StepPlan
 from adaverify.errors import ConfigError
 from adaverify.policy.budget import choose_budget
@@ -86,30 +87,37 @@ class Speculation:
         self.costs: MaterializedCosts | None = None
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
+        self.depth_planner = self._depth_planner() if config.adapts_draft_depth else None
 
     def set_costs(self, table: CostTable) -> None:
         """Trim by these measured costs from now on; without any, every draft is verified."""
         max_requests, max_tokens = self._limits
         self.cost_table = table
-        self.costs = table.materialize(max_requests, max_tokens, device=self.device)
+        self.costs = table.materialize(max_requests, max_tokens, self.device, self.num_speculative_tokens)
 
     def start_request(self, slot: int) -> None:
         """A new request has this slot: as in the paper, it counts as certain until its first drafts are scored."""
         self._stale[slot] = 1.0
+        if self.depth_planner is not None:
+            self.depth_planner.start_request(slot)
 
     @torch.inference_mode()
-    def choose(self, plan: StepPlan) -> Tensor | None:
-        """The draft budget before any draft of this step is drawn, or None if it may wait for their confidences.
+    def choose(self, plan: StepPlan) -> DraftChoice:
+        """Depth and budget before any draft of this step is drawn; the budget may be left to wait for confidences.
 
         With standard verification, and later draft distributions that depend on earlier draws, only the confidences of
         each request's previous block may be used. With coupled verification no choice of drafts changes the text.
         """
-        return None if self.coupled or self.drafter.knows_q_before_draw else self._budget(plan)
-
-    def draft(self, plan: StepPlan) -> DraftBlock:
-        """Draft for every decode of the plan, as deep as any of them can use."""
+        if self.depth_planner is not None and self.costs is not None:
+            return self.depth_planner.choose(plan, self.costs)
         depth = max(plan.num_drafts, default=0) if plan.max_draft_budget > 0 else 0
-        return self.drafter.propose(plan.decodes, plan.chunks, depth)
+        return DraftChoice(depth, None if self._budget_may_wait else self._budget(plan))
+
+    def draft(self, plan: StepPlan, choice: DraftChoice) -> DraftBlock:
+        """Draft for every decode of the plan, as deep as was chosen or until a block turns out not to pay."""
+        if choice.go_on is None:
+            return self.drafter.propose(plan.decodes, plan.chunks, choice.depth)
+        return self.drafter.propose(plan.decodes, plan.chunks, choice.depth, choice.go_on)
 
     @torch.inference_mode()
     def admit(self, plan: StepPlan, block: DraftBlock, budget: Tensor | None) -> Round | None:
@@ -124,14 +132,16 @@ class Speculation:
             inputs = torch.stack((features, self._pad(block.margin, torch.nan)), dim=-1)
         confidences = self._confidences(block, features, inputs)
         self._stale[slots] = confidences.nan_to_num(0.0)
+        if self.depth_planner is not None:
+            self.depth_planner.observe(plan, confidences, block.depth)
         if budget is None:
-            budget = self._budget(plan)
+            budget = self._budget(plan, block.depth)
         valid = valid_prefix(confidences, num_drafts)
         admitted = admit(survival(confidences, num_drafts), valid, budget)
         return Round(block, features, inputs, confidences, valid, admitted, budget)
 
-    def _budget(self, plan: StepPlan) -> Tensor:
-        """The budget, from the confidences of each request's latest scored block."""
+    def _budget(self, plan: StepPlan, depth: int | None = None) -> Tensor:
+        """The budget, from the confidences of each request's latest scored block; ``depth`` that of the present one."""
         limit = self._scalar(plan.max_draft_budget)
         if not self.adaptive or self.costs is None:
             return limit
@@ -146,6 +156,7 @@ class Speculation:
             num_non_draft=self._scalar(plan.num_non_draft_tokens),
             costs=self.costs,
             max_budget=limit,
+            depth=self._scalar(self.num_speculative_tokens if depth is None else depth),
         )
 
     @torch.inference_mode()
@@ -164,6 +175,25 @@ class Speculation:
     def end_step(self) -> None:
         """Count the step; the estimator refits after so many."""
         self.estimator.end_step()
+
+    @property
+    def _budget_may_wait(self) -> bool:
+        return self.coupled or self.drafter.knows_q_before_draw
+
+    def _depth_planner(self) -> DepthPlanner:
+        return DepthPlanner(
+            self.num_speculative_tokens,
+            self._limits[0],
+            self.device,
+            in_parallel=self.drafter.drafts_in_parallel,
+            budget_may_wait=self._budget_may_wait,
+            confidence_at=self._confidence_at,
+        )
+
+    def _confidence_at(self, features: Tensor, margins: Tensor | None, position: int) -> Tensor:
+        """Confidences [R] of the drafts of one position, while later ones are still to be drafted."""
+        inputs = features if margins is None else torch.stack((features, margins), dim=-1)
+        return self.estimator.predict_at(inputs, position)
 
     def _confidences(self, block: DraftBlock, features: Tensor, inputs: Tensor) -> Tensor:
         """Chance of acceptance of each draft [R, K], given that the ones before it are accepted."""

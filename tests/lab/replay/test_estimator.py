@@ -21,7 +21,11 @@ def engine_replay(rounds: Rounds, traffic: Traffic, head: bool = False) -> tuple
     """Budgets, drafts admitted in each step, and the engine's speculation at the end."""
     K = rounds.num_speculative_tokens
     config = SpeculativeConfig(
-        method="draft_model", model="none", num_speculative_tokens=K, enable_adaptive_verification=True
+        method="draft_model",
+        model="none",
+        num_speculative_tokens=K,
+        enable_adaptive_verification=True,
+        adaptive_draft_depth=False,
     )
     drafter = SimpleNamespace(knows_q_before_draw=rounds.info.knows_q_before_draw, has_confidence_head=head)
     speculation = Speculation(config, drafter, traffic.num_seats, 10_000, torch.device("cpu"))  # type: ignore[arg-type]
@@ -34,7 +38,7 @@ def engine_replay(rounds: Rounds, traffic: Traffic, head: bool = False) -> tuple
         plan = StepPlan([SimpleNamespace(slot=int(seat)) for seat in seats], num_drafts, [], sum(num_drafts))  # type: ignore[misc]
         for seat in np.flatnonzero(started):
             speculation.start_request(int(seat))
-        budget = speculation.choose(plan)
+        budget = speculation.choose(plan).budget
         features = torch.from_numpy(rounds.blocks.logit_q_max[rows])
         confidence = torch.from_numpy(rounds.blocks.head_logit[rows]) if head else None
         current = speculation.admit(plan, DraftBlock(features.long(), features, None, confidence), budget)
