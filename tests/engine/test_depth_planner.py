@@ -46,7 +46,7 @@ def after(planner: DepthPlanner, rows: list[list[float]], table: CostTable = COS
 
 
 def test_where_drafts_compete_the_depth_is_chosen_and_kept() -> None:
-    choice = after(planner(), [[0.95, 0.9, 0.85, 0.1], [0.3, 0.1, 0.1, 0.1]])
+    choice = after(planner(), [[0.95, 0.9, 0.85, 0.1], [0.2, 0.1, 0.1, 0.1]])
     assert choice.go_on is None
     assert choice.depth == 3
     assert int(choice.budget) == 3
@@ -115,7 +115,7 @@ def test_parallel_drafters_draft_whole_blocks_or_none() -> None:
 
 
 def test_with_coupled_verification_blocks_may_stop_while_drafts_compete() -> None:
-    choice = after(planner(may_wait=True), [[0.95, 0.9, 0.85, 0.1], [0.3, 0.1, 0.1, 0.1]])
+    choice = after(planner(may_wait=True), [[0.95, 0.9, 0.85, 0.1], [0.2, 0.1, 0.1, 0.1]])
     assert choice.depth == K
     assert choice.budget is None
     assert choice.go_on is not None

@@ -70,7 +70,7 @@ def at_random(llm: LLM, seed: int = 0) -> LLM:
         go_on = dice.choice([None, lambda *_: dice.random() < 0.5])
         return DraftChoice(depth, torch.tensor(plan.max_draft_budget), go_on)
 
-    speculation.choose = choose
+    speculation.choose, speculation.depth_planner = choose, None
     return llm
 
 

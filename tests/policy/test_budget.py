@@ -97,7 +97,9 @@ def test_a_nan_does_not_set_the_batch_s_budget() -> None:
 
 def test_a_shallower_block_is_a_cheaper_one() -> None:
     curve = CostCurve((1, 2), (10.0, 17.0))
-    costs = CostTable(curve, CostCurve((1,), (5.0,)), CostCurve((1,), (0.1,))).materialize(1, 2, num_speculative_tokens=3)
+    costs = CostTable(curve, CostCurve((1,), (5.0,)), CostCurve((1,), (0.1,))).materialize(
+        1, 2, num_speculative_tokens=3
+    )
     one, stale = scalar(1), torch.tensor([[0.6]])
     budgets = [int(choose_budget(stale, one, one, one, costs, one, scalar(depth))) for depth in (1, 3)]
     assert budgets == [0, 1] == [0, int(choose_budget(stale, one, one, one, costs, one))]

@@ -76,13 +76,15 @@ def test_matches_the_definition(seed: int, in_parallel: bool) -> None:
     choice = choose(survival.tolist(), verify.tolist(), draft.tolist(), sampling, non_draft, most, in_parallel)
     assert plain(choice) == (-best[1], -best[2])
     assert float(choice.rate) == pytest.approx(best[0])
-    assert float(choice.cost) == pytest.approx((draft[-best[1] - 1] if best[1] else 0) + verify[non_draft - best[2] - 1])
+    assert float(choice.cost) == pytest.approx(
+        (draft[-best[1] - 1] if best[1] else 0) + verify[non_draft - best[2] - 1]
+    )
 
 
 def test_the_budget_at_the_chosen_depth_is_that_of_choose_budget() -> None:
     random = torch.Generator().manual_seed(3)
     survival = torch.rand(6, 4, generator=random).cumprod(dim=1)
-    table = CostTable(CostCurve((1, 8, 30), (10.0, 12.0, 30.0)), CostCurve((1,), (6.0,)), CostCurve((1,), (2.0,)))
+    table = CostTable(CostCurve((1, 8, 30), (10.0, 11.0, 18.0)), CostCurve((1,), (3.5,)), CostCurve((1,), (0.5,)))
     costs = table.materialize(6, 40, num_speculative_tokens=4)
     counts = scalar(6), scalar(6), scalar(6)
     choice = choose_depth(survival, *counts, costs, scalar(24))
@@ -120,7 +122,9 @@ def test_bounded_by_the_drafts_that_fit_and_by_the_table() -> None:
 def test_a_nan_counts_as_hopeless() -> None:
     verify, draft = [10.0, 10.0, 11.0, 12.0, 13.0, 14.0], [1.0, 2.0]
     nan = float("nan")
-    assert plain(choose([[0.9, 0.8], [nan, nan]], verify, draft)) == plain(choose([[0.9, 0.8], [0.0, 0.0]], verify, draft))
+    assert plain(choose([[0.9, 0.8], [nan, nan]], verify, draft)) == plain(
+        choose([[0.9, 0.8], [0.0, 0.0]], verify, draft)
+    )
 
 
 def worth(survival: list[float], draft_ms: float, verify_ms: float = 0.0, trims_later: bool = False) -> bool:

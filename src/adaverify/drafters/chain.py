@@ -75,7 +75,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         depth: int,
         go_on: GoOn | None = None,
     ) -> DraftBlock:
-        """Draft up to ``depth`` tokens per request; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
+        """Draft up to ``depth`` tokens each; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
         writer = self._writer(requests, depth, self.model.config.draft_vocab_size, self.model.target_token_ids)
         if not depth or not requests:
             return writer.block()

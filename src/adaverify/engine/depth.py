@@ -159,8 +159,8 @@ class DepthPlanner:
 
     def _deepest_that_fits(self, plan: StepPlan) -> int:
         """The deepest drafting of which everything can be verified."""
-        fits = [depth for depth in range(1, max(plan.num_drafts) + 1) if _drafts_to(plan, depth) <= plan.max_draft_budget]
-        return max(fits, default=0)
+        depths = range(max(plan.num_drafts) + 1)
+        return max(depth for depth in depths if _drafts_to(plan, depth) <= plan.max_draft_budget)
 
     def _slots(self, plan: StepPlan) -> Tensor:
         return torch.tensor([request.slot for request in plan.decodes], dtype=torch.long, device=self.device)

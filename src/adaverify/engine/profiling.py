@@ -163,7 +163,7 @@ def draft_round(
     temperature: float = 1.0,
     depth: int | None = None,
 ) -> Callable[[], None]:
-    """A call that drafts for ``num_requests`` requests, each with ``context`` tokens in ``blocks``; K deep by default."""
+    """A call that drafts, K deep by default, for requests that each have ``context`` tokens in ``blocks``."""
     assert engine.speculation is not None
     speculation = engine.speculation
     requests = [

@@ -27,7 +27,10 @@ def stopping_rule(K: int, num_requests: int) -> DepthRule:
     """Build the shipped rule where blocks end early."""
     draft_costs = tuple(1.5 * depth for depth in range(K + 1))
     return replace(
-        depth_rule(K, num_requests), verify_costs=CHEAP_COSTS[num_requests], draft_costs=draft_costs, expected=(0.6,) * K
+        depth_rule(K, num_requests),
+        verify_costs=CHEAP_COSTS[num_requests],
+        draft_costs=draft_costs,
+        expected=(0.6,) * K,
     )
 
 

@@ -42,10 +42,12 @@ def _drafted_whole(trace: Trace) -> NDArray[np.bool_]:
     """Steps whose drafting the curve of whole blocks is about: where a pass costs by depth, those to depth K only."""
     steps, drafts = trace.steps, trace.drafts
     by_depth = np.array([bool(run.cost_table and run.cost_table.draft_first) for run in trace.runs])[steps.run]
-    deepest = np.array([run.num_speculative_tokens for run in trace.runs])[drafts.run] == drafts.position
-    whole = set(zip(drafts.run[deepest].tolist(), drafts.step[deepest].tolist(), strict=True)) if by_depth.any() else set()
+    if not by_depth.any():
+        return ~by_depth
+    last = np.array([run.num_speculative_tokens for run in trace.runs])[drafts.run] == drafts.position
+    whole = set(zip(drafts.run[last].tolist(), drafts.step[last].tolist(), strict=True))
     reached = [key in whole for key in zip(steps.run.tolist(), steps.step.tolist(), strict=True)]
-    return ~by_depth | np.array(reached, dtype=bool)
+    return ~by_depth | np.array(reached)
 
 
 class _Part:
