@@ -89,6 +89,11 @@ class Speculation:
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
         self.depth_planner = self._depth_planner() if config.adapts_draft_depth else None
 
+    @property
+    def chooses_depth(self) -> bool:
+        """Whether each step chooses how deep to draft; where everything is verified, everything is drafted, too."""
+        return self.depth_planner is not None and self.adaptive and self.costs is not None
+
     def set_costs(self, table: CostTable) -> None:
         """Trim by these measured costs from now on; without any, every draft is verified."""
         max_requests, max_tokens = self._limits
@@ -108,7 +113,9 @@ class Speculation:
         With standard verification, and later draft distributions that depend on earlier draws, only the confidences of
         each request's previous block may be used. With coupled verification no choice of drafts changes the text.
         """
-        if self.depth_planner is not None and self.costs is not None:
+        if self.chooses_depth:
+            assert self.depth_planner is not None
+            assert self.costs is not None
             return self.depth_planner.choose(plan, self.costs)
         depth = max(plan.num_drafts, default=0) if plan.max_draft_budget > 0 else 0
         return DraftChoice(depth, None if self._budget_may_wait else self._budget(plan))
@@ -132,7 +139,8 @@ class Speculation:
             inputs = torch.stack((features, self._pad(block.margin, torch.nan)), dim=-1)
         confidences = self._confidences(block, features, inputs)
         self._stale[slots] = confidences.nan_to_num(0.0)
-        if self.depth_planner is not None:
+        if self.chooses_depth:
+            assert self.depth_planner is not None
             self.depth_planner.observe(plan, confidences, block.depth)
         if budget is None:
             budget = self._budget(plan, block.depth)
