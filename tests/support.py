@@ -53,6 +53,8 @@ class Pair:
             "num_speculative_tokens": k,
             "draft_sample_method": sampling,
             "enable_adaptive_verification": costs is not None,
+            # drafts of every depth, whatever the invented costs: see tests/engine/test_draft_depth.py for the other
+            "adaptive_draft_depth": False,
         }
         # measuring them would take longer than most tests
         with mock.patch("adaverify.engine.factory.profile_costs", return_value=costs):

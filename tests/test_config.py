@@ -48,6 +48,15 @@ def test_a_bad_speculative_config_names_the_field_and_the_value(value, parts):
     assert "\n" not in str(caught.value)
 
 
+def test_the_depth_of_drafting_adapts_with_verification_unless_it_is_told_not_to():
+    on = GOOD | {"enable_adaptive_verification": True}
+    assert SpeculativeConfig.parse(on).adapts_draft_depth
+    assert not SpeculativeConfig.parse(on | {"adaptive_draft_depth": False}).adapts_draft_depth
+    assert not SpeculativeConfig.parse(GOOD).adapts_draft_depth
+    with pytest.raises(ConfigError, match=r"adaptive_draft_depth needs enable_adaptive_verification"):
+        SpeculativeConfig.parse(GOOD | {"adaptive_draft_depth": True})
+
+
 @pytest.mark.parametrize("k", [1, 16])
 def test_k_from_1_to_16(k):
     assert SpeculativeConfig.parse(GOOD | {"num_speculative_tokens": k}).num_speculative_tokens == k

@@ -6,7 +6,7 @@ import difflib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from adaverify.errors import ConfigError
 
@@ -40,6 +40,9 @@ class SpeculativeConfig(BaseModel):
         that of a server without drafter.
     enable_adaptive_verification : bool
         Verify only the drafts worth their cost.
+    adaptive_draft_depth : bool, optional
+        Draft only as deep as pays, or not at all, each step; as ``enable_adaptive_verification`` by default. Like
+        that, it needs measured costs.
     draft_confidence : str
         Where the chance of acceptance comes from: ``head`` (the drafter's own), ``estimator`` (fitted while
         serving), or ``auto``, the head if there is one.
@@ -60,10 +63,22 @@ class SpeculativeConfig(BaseModel):
     draft_sample_method: DraftSampleMethod = "probabilistic"
     rejection_sample_method: RejectionSampleMethod = "standard"
     enable_adaptive_verification: bool = False
+    adaptive_draft_depth: bool | None = None
     draft_confidence: DraftConfidence = "auto"
     estimator: EstimatorMode = "robust"
     estimator_state: str | None = None
     scale_draft_confidence: bool = False
+
+    @property
+    def adapts_draft_depth(self) -> bool:
+        """Whether the depth of drafting is chosen each step."""
+        return self.enable_adaptive_verification and self.adaptive_draft_depth is not False
+
+    @model_validator(mode="after")
+    def _check_depth(self) -> SpeculativeConfig:
+        if self.adaptive_draft_depth and not self.enable_adaptive_verification:
+            raise ValueError("adaptive_draft_depth needs enable_adaptive_verification; turn that on, too")
+        return self
 
     @classmethod
     def parse(cls, value: SpeculativeConfig | dict[str, Any] | str | None) -> SpeculativeConfig | None:

@@ -146,11 +146,11 @@ def record(llm: LLM) -> list[Call]:
     drafter, most = speculation.drafter, speculation.num_speculative_tokens
     propose = drafter.propose
 
-    def recording(requests, chunks, depth):
+    def recording(requests, chunks, depth, go_on=None):
         texts = [list(request.token_ids) for request in requests]
-        num_drafts = [min(depth, request.max_drafts(most)) for request in requests]
         room = [len(request.blocks) * llm.config.block_size for request in requests]
-        block = propose(requests, chunks, depth)
+        block = propose(requests, chunks, depth, go_on)
+        num_drafts = [min(block.depth, request.max_drafts(most)) for request in requests]
         if block.depth:
             calls.append(Call(texts, [request.params for request in requests], num_drafts, room, copy_of(block)))
         return block
@@ -166,4 +166,5 @@ def copy_of(block: DraftBlock) -> DraftBlock:
         return None if tensor is None else tensor.clone()
 
     laws = block.laws and DraftLaws(block.laws.q.clone(), clone(block.laws.columns))
-    return DraftBlock(block.token_ids.clone(), block.features.clone(), laws, clone(block.confidence))
+    tokens, features, confidence = block.token_ids.clone(), block.features.clone(), clone(block.confidence)
+    return DraftBlock(tokens, features, laws, confidence, laws_per_request=block.laws_per_request)

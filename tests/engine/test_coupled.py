@@ -193,7 +193,7 @@ def test_the_budget_is_that_of_the_present_block(pairs):
     rounds = rounds_of(llm)
     texts(llm)
     assert chosen
-    assert all(budget is None for budget in chosen)
+    assert all(choice.budget is None for choice in chosen)
     assert len({int(current.budget) for current in rounds}) > 3
 
 

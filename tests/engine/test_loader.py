@@ -73,7 +73,7 @@ def test_adaptive_verification_measures_its_costs_at_start(pair):
     small = {"dtype": "float32", "max_num_seqs": 2, "max_num_batched_tokens": 8, "max_model_len": 32}
     measured = LLM(str(pair.target), {**speculative, "enable_adaptive_verification": True}, **small).engine
     costs = measured.speculation.costs
-    assert (len(costs.draft), len(costs.verify)) == (3, 9)
+    assert (*costs.draft.shape, len(costs.verify)) == (3, 3, 9)
     assert (costs.verify > 0).all()
     assert (costs.verify.diff() >= 0).all()
     assert measured.pool.num_free == measured.pool.capacity

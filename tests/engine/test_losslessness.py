@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,13 +40,20 @@ def small(tmp_path_factory) -> Pair:
     return Pair(target, save_related_model(folder / "drafter", target, noise=0.03, seed=2))
 
 
-def build(pair: Pair, sampling: str, costs: CostTable | None = GENTLE, method: str = "standard"):
+def build(
+    pair: Pair,
+    sampling: str,
+    costs: CostTable | None = GENTLE,
+    method: str = "standard",
+    seats: int = SEATS,
+    **speculative: Any,
+):
     return pair.llm(
-        speculative={"rejection_sample_method": method},
+        speculative={"rejection_sample_method": method} | speculative,
         costs=costs,
         k=K,
         sampling=sampling,
-        max_num_seqs=SEATS,
+        max_num_seqs=seats,
         max_num_batched_tokens=8 * SEATS,
         max_model_len=32,
     )
@@ -91,6 +99,26 @@ def test_trained_drafters_keep_the_targets_law(echoing, tmp_path, method, top_p)
     assert result.conclusion is Conclusion.EXACT, result
     assert result.num_cells > 60
     assert result.drafted > result.admitted > result.accepted > SAMPLES / 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", ["few", "many"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp"])
+def test_choosing_the_depth_of_drafting_keeps_the_targets_law(small, echoing, tmp_path, method, batch):
+    """Few requests end their blocks early, by what has been drafted; many compete at a depth chosen before."""
+    pair = small if method == "draft_model" else trained(tmp_path, echoing, method)
+    params = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True)
+    costs = {
+        "few": CostTable(CostCurve((1, 64), (1.0, 1.2)), CostCurve((1,), (0.45,)), CostCurve((1,), (0.15,))),
+        "many": CostTable(CLIFF.verify, CostCurve((1,), (0.03,)), CostCurve((1,), (0.01,))),
+    }[batch]
+    llm = build(pair, "probabilistic", costs, seats=3 if batch == "few" else SEATS, adaptive_draft_depth=True)
+    result = check_losslessness(draw(llm, params, SAMPLES // 4), law_of(pair.target, params), llm.stats())
+    print(result)
+    assert result.conclusion is Conclusion.EXACT, result
+    assert result.drafted >= result.admitted > result.accepted > SAMPLES / 50
+    stats = llm.stats()
+    assert 0 < stats.drafted[1] < stats.drafted[0] or batch == "many"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.drafters.support import trained
 from tests.support import plain_llm
 
 from adaverify.engine.profiling import profile_costs
@@ -25,7 +26,15 @@ def test_any_pool_can_be_profiled_and_gets_its_blocks_back(pair, options):
         1,
         min(llm.config.max_num_batched_tokens, seats * (1 + llm.engine.speculation.num_speculative_tokens)),
     )
+    assert costs.draft_first.sizes == costs.draft.sizes
     assert llm.engine.pool.num_free == llm.engine.pool.capacity
+
+
+def test_the_first_draft_is_priced_apart_where_there_are_others(pair, tmp_path):
+    small = {"max_num_seqs": 2, "max_model_len": 32}
+    assert profile_costs(pair.llm(k=1, **small).engine, show_progress=False).draft_first is None
+    parallel = trained(tmp_path, pair.target, "dflash")
+    assert profile_costs(parallel.llm(k=3, **small).engine, show_progress=False).draft_first is None
 
 
 def test_without_speculation_there_is_nothing_to_draft(pair):

@@ -43,11 +43,11 @@ def test_matches_the_definition(seed: int) -> None:
     stale = np.cumprod(random.uniform(0.3, 1.0, (R, K)), axis=1)
     stale[2] = -1.0
     steps = np.sort(random.uniform(5, 30, 60))
-    costs = MaterializedCosts(torch.from_numpy(np.linspace(1, 3, 9)), torch.from_numpy(steps))
+    costs = MaterializedCosts(torch.from_numpy(np.linspace([0, 1], [0, 3], 9, axis=1)), torch.from_numpy(steps))
     most = int(random.integers(0, 17))
     best_first = np.sort(stale[stale >= 0])[::-1][:most]
     tokens = sampling + np.concatenate([[0], np.cumsum(best_first)])
-    expected = np.argmax(tokens / (costs.draft[R].item() + steps[non_draft : non_draft + len(tokens)]))
+    expected = np.argmax(tokens / (costs.draft[-1, R].item() + steps[non_draft : non_draft + len(tokens)]))
     assert choose(stale.tolist(), costs, sampling, non_draft, most) == expected
 
 
@@ -93,6 +93,16 @@ def test_a_nan_does_not_set_the_batch_s_budget() -> None:
     costs = table(10.0, 14.0, 18.0, 22.0, 26.0)
     clean = choose([[0.9, 0.8], [0.0, 0.0]], costs)
     assert choose([[0.9, 0.8], [float("nan"), float("nan")]], costs) == clean == 2
+
+
+def test_a_shallower_block_is_a_cheaper_one() -> None:
+    curve = CostCurve((1, 2), (10.0, 17.0))
+    costs = CostTable(curve, CostCurve((1,), (5.0,)), CostCurve((1,), (0.1,))).materialize(
+        1, 2, num_speculative_tokens=3
+    )
+    one, stale = scalar(1), torch.tensor([[0.6]])
+    budgets = [int(choose_budget(stale, one, one, one, costs, one, scalar(depth))) for depth in (1, 3)]
+    assert budgets == [0, 1] == [0, int(choose_budget(stale, one, one, one, costs, one))]
 
 
 def test_nobody_samples() -> None:

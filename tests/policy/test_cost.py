@@ -102,6 +102,37 @@ def test_refuses_what_is_no_table(values: object) -> None:
 def test_materialized_tables_reach_the_largest_batch_and_free_drafting_costs_nothing() -> None:
     verify = CostCurve((1, 2), (1.0, 2.0))
     costs = CostTable(verify, CostCurve((1, 2), (3.0, 4.0))).materialize(3, 4)
-    assert costs.draft.tolist() == pytest.approx([3, 3, 4, 5])
+    assert costs.draft[-1].tolist() == pytest.approx([3, 3, 4, 5])
     assert costs.verify.tolist() == pytest.approx([1, 1, 2, 3, 4])
-    assert CostTable(verify).materialize(3, 4).draft.tolist() == [0.0] * 4
+    assert CostTable(verify).materialize(3, 4).draft.tolist() == [[0.0] * 4] * 2
+
+
+def test_drafting_is_interpolated_between_the_first_draft_and_the_whole_block() -> None:
+    verify, block, first = CostCurve((1,), (9.0,)), CostCurve((1, 2), (8.0, 11.0)), CostCurve((1, 2), (2.0, 3.0))
+    rows = CostTable(verify, block, first).materialize(2, 4, num_speculative_tokens=4).draft
+    torch.testing.assert_close(rows[:, 1], torch.tensor([0.0, 2, 4, 6, 8], dtype=torch.float64))
+    torch.testing.assert_close(rows[:, 2], torch.tensor([0.0, 3, 17 / 3, 25 / 3, 11], dtype=torch.float64))
+    unknown = CostTable(verify, block).materialize(2, 4, num_speculative_tokens=4).draft
+    assert unknown[:, 1].tolist() == [0.0, 8, 8, 8, 8]
+    single = CostTable(verify, block, first).materialize(2, 4, num_speculative_tokens=1).draft
+    assert single[:, 1].tolist() == [0.0, 8]
+    noisy = CostTable(verify, block, CostCurve((1, 2), (2.0, 12.0))).materialize(2, 4, num_speculative_tokens=4).draft
+    assert (noisy.diff(dim=0) >= 0).all(), "a deeper block never costs less"
+
+
+def test_passes_are_equal_where_nothing_better_is_known() -> None:
+    verify, block = CostCurve((1,), (9.0,)), CostCurve((1, 2), (8.0, 11.0))
+    equal = CostTable(verify, block).with_equal_passes(4)
+    assert equal.materialize(2, 4, num_speculative_tokens=4).draft[:, 1].tolist() == pytest.approx([0.0, 2, 4, 6, 8])
+    known = CostTable(verify, block, CostCurve((1,), (3.0,)))
+    assert known.with_equal_passes(4) is known
+    assert CostTable(verify).with_equal_passes(4) == CostTable(verify)
+
+
+def test_tables_from_before_there_were_depths_are_read_and_written_alike() -> None:
+    old = {"draft": CostCurve((1,), (3.0,)).to_dict(), "verify": CostCurve((1,), (9.0,)).to_dict()}
+    assert CostTable.from_dict(old).to_dict() == old
+    new = old | {"draft_first": CostCurve((1,), (1.0,)).to_dict()}
+    assert CostTable.from_dict(json.loads(json.dumps(new))).to_dict() == new
+    with pytest.raises(ConfigError, match="draft_first without draft"):
+        CostTable.from_dict(new | {"draft": None})

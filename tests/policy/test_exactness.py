@@ -83,6 +83,18 @@ def test_deeper_slots_first_give_775_to_225() -> None:
     )
 
 
+def test_a_budget_searched_over_the_drafts_made_gives_85_to_15() -> None:
+    rule = "budget searched over the drafts made before an early stop"
+    assert law_of_rule(rule) == pytest.approx({((0,),): 0.85, ((1,),): 0.15})
+
+
+def test_an_early_stop_where_drafts_compete_gives_55_to_45() -> None:
+    # token 0: never verified, so drawn from p; token 1: accepted .3 / .5 of the time
+    law = law_of_rule("early stop where drafts compete")
+    assert first_request(law) == pytest.approx([0.5 * 0.7 + 0.5 * 0.4, 0.5 * 0.3 + 0.5 * 0.6])
+    assert first_request(law_of_rule("no early stop where drafts compete")) == pytest.approx([0.7, 0.3])
+
+
 def test_reused_draft_noise_biases_the_second_token_only() -> None:
     law = law_of_rule("draft noise keyed by position alone")
     assert first_request(law) == pytest.approx([0.3, 0.7])

@@ -14,11 +14,14 @@ from adaverify.policy import (
     CostTable,
     MaterializedCosts,
     OnlineAcceptanceEstimator,
+    Outlook,
     admit,
     choose_budget,
+    choose_depth,
     log_odds_of_max,
     survival,
     valid_prefix,
+    worth_another_pass,
 )
 
 R, K, V = 6, 4, 50
@@ -38,7 +41,9 @@ class Step:
         self.accepted = torch.tensor([2, 3, 0, 0, 4, 1], device=device)
         self.mask = torch.tensor([True, True, True, False, True, True], device=device)
         curve = CostCurve((1, 8, 16, 30), (10.0, 12.0, 18.0, 30.0))
-        self.costs = CostTable(curve, CostCurve((1, 8), (1.0, 2.0))).materialize(R, 64, device)
+        draft = CostCurve((1, 8), (1.0, 2.0)), CostCurve((1, 8), (0.3, 0.5))
+        self.costs = CostTable(curve, *draft).materialize(R, 64, device, num_speculative_tokens=K)
+        self.outlook = Outlook(K, device)
 
     def run(self) -> tuple[Tensor, ...]:
         features = log_odds_of_max(self.logits, self.temperature)
@@ -46,15 +51,21 @@ class Step:
         first = self.estimator.predict_at(features[:, 0], 0)
         sampling, requests, non_draft, most = self.counts
         budget = choose_budget(self.stale, sampling, requests, non_draft, self.costs, most)
+        depth = choose_depth(self.outlook.expect(self.stale), sampling, requests, non_draft, self.costs, most)
+        drafted = torch.arange(K, device=self.stale.device) < depth.depth
+        self.outlook.observe(self.stale, confidences, drafted.expand(R, K))
         live = survival(confidences, self.num_drafts)
+        price = self.costs.draft[1, 1]
+        goes_on = worth_another_pass(live[:, 0], self.outlook.mean[1], depth.rate, price, price, trims_later=True)
         admitted = admit(live, valid_prefix(confidences, self.num_drafts), budget)
         self.estimator.observe(features, confidences, admitted, torch.minimum(self.accepted, admitted), self.mask)
         self.estimator.end_step()
-        return confidences, first, budget, admitted, self.estimator.slope, self.estimator.intercepts
+        fit = self.estimator.slope, self.estimator.intercepts, self.outlook.mean, self.outlook.persistence
+        return confidences, first, budget, admitted, *depth, goes_on, *fit
 
 
 def make_fake(step: Step, mode: FakeTensorMode) -> None:
-    for holder in (step, step.estimator):
+    for holder in (step, step.estimator, step.outlook):
         for name, value in list(vars(holder).items()):
             if isinstance(value, Tensor):
                 setattr(holder, name, mode.from_tensor(value))

@@ -37,6 +37,8 @@ def profile(
     err.print(curve_table("Target pass", "tokens", costs.verify))
     if costs.draft is not None:
         err.print(curve_table("Drafting a round", "requests", costs.draft))
+    if costs.draft_first is not None:
+        err.print(curve_table("Of which the first draft", "requests", costs.draft_first))
     text = json.dumps(costs.to_dict(), indent=2)
     if output is None:
         out.print(text, soft_wrap=True, markup=False)

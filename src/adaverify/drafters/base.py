@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -35,6 +35,8 @@ class DraftBlock:
         :class:`~adaverify.sampling.coupled.CoupledDrafts`. It tells of the draw: with coupled verification only.
     details : LawDetails of Tensor [R, K], optional
         For the lab, where the drafter was told to keep them.
+    laws_per_request : int, optional
+        Rows of ``laws`` for each request where they are more than the block is deep, because it ended early.
     """
 
     token_ids: Tensor
@@ -43,6 +45,7 @@ class DraftBlock:
     confidence: Tensor | None = None
     details: LawDetails | None = None
     margin: Tensor | None = None
+    laws_per_request: int | None = None
 
     @property
     def depth(self) -> int:
@@ -51,7 +54,22 @@ class DraftBlock:
 
     def law_start(self, row: int) -> int | None:
         """Row of ``laws`` for the first draft of request ``row``."""
-        return None if self.laws is None else row * self.depth
+        return None if self.laws is None else row * (self.laws_per_request or self.depth)
+
+
+class GoOn(Protocol):
+    """Asked after each position whether the batch shall draft another."""
+
+    def __call__(self, position: int, features: Tensor, margins: Tensor | None) -> bool:
+        """Say whether to go on.
+
+        Parameters
+        ----------
+        position : int
+            Just drawn, from 0.
+        features, margins : Tensor [R]
+            As of :class:`DraftBlock`, at that position.
+        """
 
 
 class Drafter(ABC):
@@ -62,6 +80,8 @@ class Drafter(ABC):
     knows_q_before_draw : bool
         Whether all draft distributions of a block are known before any of its tokens is drawn. Only then may
         the draft budget look at the confidences of the present block.
+    drafts_in_parallel : bool
+        Whether a block is drafted in one pass, so that fewer drafts cost no less.
     has_confidence_head : bool
         Whether its blocks bring a confidence of their own.
     keeps_details : bool
@@ -71,12 +91,19 @@ class Drafter(ABC):
     """
 
     knows_q_before_draw: ClassVar[bool]
+    drafts_in_parallel: ClassVar[bool] = False
     has_confidence_head: bool = False
     keeps_details: bool = False
     coupled: bool = False
 
     @abstractmethod
-    def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
+    def propose(
+        self,
+        requests: Sequence[Request],
+        chunks: Sequence[PrefillChunk],
+        depth: int,
+        go_on: GoOn | None = None,
+    ) -> DraftBlock:
         """Draft ``depth`` tokens for each of ``requests`` and take in the prompt ``chunks`` of the same step.
 
         Parameters
@@ -87,6 +114,8 @@ class Drafter(ABC):
             Prompt tokens that the target computes in this step.
         depth : int
             0 only takes in the chunks.
+        go_on : callable, optional
+            Ends the block before that. A parallel drafter does not ask.
         """
 
     @abstractmethod

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaverify.drafters.base import DraftBlock
+from adaverify.drafters.base import DraftBlock, GoOn
 from adaverify.drafters.hidden_state import HiddenStateDrafter
 from adaverify.drafters.models import Eagle3DraftModel, MtpDraftModel
 from adaverify.engine.batch import Segment, pack, slots_of
@@ -68,16 +68,22 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
             self._run_known(segments)
 
     @torch.inference_mode()
-    def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
-        """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
+    def propose(
+        self,
+        requests: Sequence[Request],
+        chunks: Sequence[PrefillChunk],
+        depth: int,
+        go_on: GoOn | None = None,
+    ) -> DraftBlock:
+        """Draft up to ``depth`` tokens each; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
         writer = self._writer(requests, depth, self.model.config.draft_vocab_size, self.model.target_token_ids)
         if not depth or not requests:
             return writer.block()
         hidden = self._run_known([self._unseen(request, request.num_tokens, 1) for request in requests])
         tokens = writer.draw(0, self.model.head(hidden))
-        for i in range(1, depth):
-            hidden = self._run_drafted(requests, tokens, hidden, i)
-            tokens = writer.draw(i, self.model.head(hidden))
+        while writer.wants_more(go_on):
+            hidden = self._run_drafted(requests, tokens, hidden, writer.drawn)
+            tokens = writer.draw(writer.drawn, self.model.head(hidden))
         return writer.block()
 
     def _unseen(self, request: Request, end: int, num_logits: int) -> Segment:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from adaverify.drafters.base import DraftBlock
+from adaverify.drafters.base import DraftBlock, GoOn
 from adaverify.drafters.hidden_state import HiddenStateDrafter
 from adaverify.drafters.models import DFlashDraftModel
 from adaverify.drafters.writer import DraftWriter
@@ -26,6 +26,7 @@ class DFlashDrafter(HiddenStateDrafter[DFlashDraftModel]):
     """
 
     knows_q_before_draw: ClassVar[bool] = True
+    drafts_in_parallel: ClassVar[bool] = True
 
     @torch.inference_mode()
     def absorb(
@@ -46,7 +47,13 @@ class DFlashDrafter(HiddenStateDrafter[DFlashDraftModel]):
             chunk.request.num_draft_computed = chunk.end
 
     @torch.inference_mode()
-    def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
+    def propose(
+        self,
+        requests: Sequence[Request],
+        chunks: Sequence[PrefillChunk],
+        depth: int,
+        go_on: GoOn | None = None,
+    ) -> DraftBlock:
         """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
         writer = self.new_writer(requests, depth)
         if depth and requests:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.drafters.base import DraftBlock, Drafter, GoOn
 from adaverify.drafters.vocabulary import align_logits
 from adaverify.drafters.writer import DraftWriter, LawBuffer
 from adaverify.engine.batch import Segment
@@ -42,8 +42,14 @@ class StandaloneDrafter(Drafter):
         self._laws = LawBuffer(runner.device)
 
     @torch.inference_mode()
-    def propose(self, requests: Sequence[Request], chunks: Sequence[PrefillChunk], depth: int) -> DraftBlock:
-        """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`."""
+    def propose(
+        self,
+        requests: Sequence[Request],
+        chunks: Sequence[PrefillChunk],
+        depth: int,
+        go_on: GoOn | None = None,
+    ) -> DraftBlock:
+        """Draft up to ``depth`` tokens per request; see :meth:`Drafter.propose`."""
         writer = DraftWriter(
             requests,
             depth,
@@ -55,13 +61,14 @@ class StandaloneDrafter(Drafter):
             coupled=self.coupled,
         )
         logits = self._take_in(requests if depth else [], chunks)
-        for i in range(depth):
-            if i > 0:
-                logits = self._extend(requests, writer.tokens[:, i - 1], i)
-            writer.draw(i, align_logits(logits, self.vocab_size))
+        if depth:
+            tokens = writer.draw(0, align_logits(logits, self.vocab_size))
+            while writer.wants_more(go_on):
+                logits = self._extend(requests, tokens, writer.drawn)
+                tokens = writer.draw(writer.drawn, align_logits(logits, self.vocab_size))
         for request in requests if depth else []:
             # the last draft of the block has been drawn but not read
-            request.num_draft_computed = request.num_tokens + depth - 1
+            request.num_draft_computed = request.num_tokens + writer.drawn - 1
         return writer.block()
 
     def absorb(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from adaverify.drafters.base import DraftBlock
+from adaverify.drafters.base import DraftBlock, GoOn
 from adaverify.engine.request import Request
 from adaverify.policy.features import LawDetails, law_details, log_odds_of_max
 from adaverify.sampling.coupled import likeliest_drafts, race_drafts
@@ -37,7 +37,7 @@ class DraftWriter:
     ----------
     requests : sequence of Request
     depth : int
-        K.
+        Positions that there is room for; a block that ends early has fewer.
     width : int
         Columns W of the draft logits.
     columns : Tensor [W] int64, optional
@@ -51,6 +51,11 @@ class DraftWriter:
         Collect :class:`~adaverify.policy.features.LawDetails`.
     coupled : bool
         Draw with the noise that the target's tokens will be drawn with; laws are then kept only beside details.
+
+    Attributes
+    ----------
+    drawn : int
+        Positions drawn so far.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class DraftWriter:
         self._one_hot = greedy or all(r.params.is_greedy for r in requests)
         count = len(requests)
         self.depth = depth
+        self.drawn = 0
         self.columns = columns
         self.tokens = torch.empty(count, depth, dtype=torch.long, device=device)
         self.features = torch.empty(count, depth, device=device)
@@ -92,12 +98,22 @@ class DraftWriter:
             self.tokens[:, i] = columns.gather(-1, index[:, None])[:, 0]
         else:
             self.tokens[:, i] = index if self.columns is None else self.columns[index]
+        self.drawn = i + 1
         return self.tokens[:, i]
 
     def draw_all(self, logits: Tensor) -> None:
         """Draw all drafts at once from ``logits`` [R, K, W], whose laws do not depend on each other's draws."""
         index = self._draw(slice(None), logits.flatten(0, 1).float(), self.sampling.repeat(self.depth))
         self.tokens[:] = (index if self.columns is None else self.columns[index]).view(self.tokens.shape)
+        self.drawn = self.depth
+
+    def wants_more(self, go_on: GoOn | None) -> bool:
+        """Whether there is room for another position, and ``go_on`` has it drafted."""
+        if self.drawn == self.depth:
+            return False
+        last = self.drawn - 1
+        margins = None if self._margin is None else self._margin[:, last]
+        return go_on is None or go_on(last, self.features[:, last], margins)
 
     def _draw(self, at: slice, logits: Tensor, sampling: SamplingTensors, own: Tensor | None = None) -> Tensor:
         """Draw the drafts of positions ``at`` from ``logits`` [R * positions, W]; gives their columns."""
@@ -125,12 +141,15 @@ class DraftWriter:
         return values.unflatten(0, (len(self.tokens), -1))
 
     def block(self) -> DraftBlock:
-        """The finished round."""
-        laws = None
+        """The finished round: what has been drawn."""
+        laws, drawn = None, slice(self.drawn)
         if self._q is not None:
             own = None if self._own_columns is None else self._own_columns.flatten(0, 1)
             laws = DraftLaws(self._q.flatten(0, 1), self.columns if own is None else own)
-        return DraftBlock(self.tokens, self.features, laws, self.confidence, self._details, self._margin)
+        details = self._details and LawDetails(*(values[:, drawn] for values in self._details))
+        margin = None if self._margin is None else self._margin[:, drawn]
+        tokens, features = self.tokens[:, drawn], self.features[:, drawn]
+        return DraftBlock(tokens, features, laws, self.confidence, details, margin, laws_per_request=self.depth)
 
 
 def draft_noise(requests: Sequence[Request], depth: int, seeds: Tensor) -> Tensor:

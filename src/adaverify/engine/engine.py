@@ -188,11 +188,13 @@ class Engine:
             return None
         with self._timed("policy"):
             self.speculation.start_requests(plan.started)
-            budget = self.speculation.choose(plan)
+            choice = self.speculation.choose(plan)
         with self._timed("draft"):
-            block = self.speculation.draft(plan)
+            block = self.speculation.draft(plan, choice)
+        if any(plan.num_drafts):
+            self._stats.add_draft_depth(block.depth)
         with self._timed("policy"):
-            return self.speculation.admit(plan, block, budget)
+            return self.speculation.admit(plan, block, choice.budget)
 
     def _overlaps(self, logits: Tensor, requests: list[SampleRequest], current: Round | None) -> Tensor | None:
         if self.observer is None or not self.observer.wants_overlaps or current is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ _SIZES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
-    """Time verification rounds by packed tokens and drafting by requests, on the engine's own models and stores.
+    """Time verification by packed tokens and drafting by requests and depth, on the engine's own models and stores.
 
     A round is priced whole: the packed forward pass over requests that each hold some context, the
     processing of every row's logits, and the sampling. Sizes beyond the largest measured are extended by the
@@ -45,7 +46,8 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
     Returns
     -------
     CostTable
-        Milliseconds. The draft curve is None without speculation.
+        Milliseconds. The draft curves are None without speculation, and that of the first draft for a drafter whose
+        block is one pass.
     """
     assert not engine.has_unfinished, "costs are measured before serving starts"
     verify_sizes = _sizes(min(_largest_round(engine), MAX_VERIFY_TOKENS))
@@ -57,13 +59,18 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
     context = max(1, min(context, len(blocks) * engine.pool.block_size - 1 - MAX_SPECULATIVE_TOKENS))
     if show_progress and not sys.stderr.isatty():
         print("Measuring step costs for adaptive verification; a large model takes a minute or two.", file=sys.stderr)
-    rounds: list[tuple[list[int], _MakeRound]] = [(verify_sizes, _verify_round), (draft_sizes, draft_round)]
+    first_sizes = draft_sizes if _drafts_in_passes(engine) else []
+    rounds: list[tuple[list[int], _MakeRound]] = [
+        (verify_sizes, _verify_round),
+        (draft_sizes, draft_round),
+        (first_sizes, functools.partial(draft_round, depth=1)),
+    ]
     try:
         with Progress(console=Console(stderr=True), transient=True, disable=not show_progress) as progress:
             task = progress.add_task(
                 "Measuring step costs", total=(1 + PASSES) * sum(len(sizes) for sizes, _ in rounds)
             )
-            verify, draft = (
+            verify, draft, first = (
                 _time(
                     {size: make(engine, size, context, blocks) for size in sizes},
                     engine,
@@ -73,7 +80,18 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
             )
     finally:
         engine.pool.release(blocks)
-    return CostTable(verify=CostCurve.from_samples(verify), draft=CostCurve.from_samples(draft) if draft else None)
+    draft_curve, first_curve = (CostCurve.from_samples(samples) if samples else None for samples in (draft, first))
+    return CostTable(CostCurve.from_samples(verify), draft_curve, first_curve)
+
+
+def _drafts_in_passes(engine: Engine) -> bool:
+    """Whether a deeper block costs more, pass by pass."""
+    speculation = engine.speculation
+    return (
+        speculation is not None
+        and not speculation.drafter.drafts_in_parallel
+        and speculation.num_speculative_tokens > 1
+    )
 
 
 def _largest_round(engine: Engine) -> int:
@@ -138,9 +156,14 @@ def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[in
 
 
 def draft_round(
-    engine: Engine, num_requests: int, context: int, blocks: list[int], temperature: float = 1.0
+    engine: Engine,
+    num_requests: int,
+    context: int,
+    blocks: list[int],
+    temperature: float = 1.0,
+    depth: int | None = None,
 ) -> Callable[[], None]:
-    """A call that drafts K tokens for ``num_requests`` requests, each with ``context`` tokens in ``blocks``."""
+    """A call that drafts, K deep by default, for requests that each have ``context`` tokens in ``blocks``."""
     assert engine.speculation is not None
     speculation = engine.speculation
     requests = [
@@ -161,6 +184,6 @@ def draft_round(
     def run() -> None:
         for request in requests:
             request.num_draft_computed = context
-        speculation.drafter.propose(requests, [], speculation.num_speculative_tokens)
+        speculation.drafter.propose(requests, [], depth or speculation.num_speculative_tokens)
 
     return run

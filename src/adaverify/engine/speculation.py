@@ -10,6 +10,7 @@ from torch import Tensor
 
 from adaverify.config import SpeculativeConfig
 from adaverify.drafters.base import DraftBlock, Drafter
+from adaverify.engine.depth import DepthPlanner, DraftChoice
 from adaverify.engine.request import Request
 from adaverify.engine.scheduler import StepPlan
 from adaverify.errors import ConfigError
@@ -92,12 +93,18 @@ class Speculation:
         self.costs: MaterializedCosts | None = None
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
+        self.depth_planner = self._depth_planner() if config.adapts_draft_depth else None
+
+    @property
+    def chooses_depth(self) -> bool:
+        """Whether each step chooses how deep to draft; where everything is verified, everything is drafted, too."""
+        return self.depth_planner is not None and self.adaptive and self.costs is not None
 
     def set_costs(self, table: CostTable) -> None:
         """Trim by these measured costs from now on; without any, every draft is verified."""
         max_requests, max_tokens = self._limits
         self.cost_table = table
-        self.costs = table.materialize(max_requests, max_tokens, device=self.device)
+        self.costs = table.materialize(max_requests, max_tokens, self.device, self.num_speculative_tokens)
 
     def start_requests(self, requests: Sequence[Request]) -> None:
         """New requests have their slots: until their first drafts are scored they count as the estimator expects.
@@ -108,20 +115,29 @@ class Speculation:
             rows = self._rows(requests)
             self.estimator.start(rows.slot)
             self._stale[rows.slot] = 1.0 if self.reads_head else self.estimator.expected(rows.greedy)
+            if self.depth_planner is not None:
+                for request in requests:
+                    self.depth_planner.start_request(request.slot)
 
     @torch.inference_mode()
-    def choose(self, plan: StepPlan) -> Tensor | None:
-        """The draft budget before any draft of this step is drawn, or None if it may wait for their confidences.
+    def choose(self, plan: StepPlan) -> DraftChoice:
+        """Depth and budget before any draft of this step is drawn; the budget may be left to wait for confidences.
 
         With standard verification, and later draft distributions that depend on earlier draws, only the confidences of
         each request's previous block may be used. With coupled verification no choice of drafts changes the text.
         """
-        return None if self.coupled or self.drafter.knows_q_before_draw else self._budget(plan)
-
-    def draft(self, plan: StepPlan) -> DraftBlock:
-        """Draft for every decode of the plan, as deep as any of them can use."""
+        if self.chooses_depth:
+            assert self.depth_planner is not None
+            assert self.costs is not None
+            return self.depth_planner.choose(plan, self.costs)
         depth = max(plan.num_drafts, default=0) if plan.max_draft_budget > 0 else 0
-        return self.drafter.propose(plan.decodes, plan.chunks, depth)
+        return DraftChoice(depth, None if self._budget_may_wait else self._budget(plan))
+
+    def draft(self, plan: StepPlan, choice: DraftChoice) -> DraftBlock:
+        """Draft for every decode of the plan, as deep as was chosen or until a block turns out not to pay."""
+        if choice.go_on is None:
+            return self.drafter.propose(plan.decodes, plan.chunks, choice.depth)
+        return self.drafter.propose(plan.decodes, plan.chunks, choice.depth, choice.go_on)
 
     @torch.inference_mode()
     def admit(self, plan: StepPlan, block: DraftBlock, budget: Tensor | None) -> Round | None:
@@ -136,14 +152,17 @@ class Speculation:
             inputs = torch.stack((features, self._pad(block.margin, torch.nan)), dim=-1)
         confidences = self._confidences(rows, block, features, inputs)
         self._stale[rows.slot] = confidences.nan_to_num(0.0)
+        if self.chooses_depth:
+            assert self.depth_planner is not None
+            self.depth_planner.observe(plan, confidences, block.depth)
         if budget is None:
-            budget = self._budget(plan)
+            budget = self._budget(plan, block.depth)
         valid = valid_prefix(confidences, num_drafts)
         admitted = admit(survival(confidences, num_drafts), valid, budget)
         return Round(block, rows, features, inputs, confidences, valid, admitted, budget)
 
-    def _budget(self, plan: StepPlan) -> Tensor:
-        """The budget, from the confidences of each request's latest scored block."""
+    def _budget(self, plan: StepPlan, depth: int | None = None) -> Tensor:
+        """The budget, from the confidences of each request's latest scored block; ``depth`` that of the present one."""
         limit = self._scalar(plan.max_draft_budget)
         if not self.adaptive or self.costs is None:
             return limit
@@ -158,6 +177,7 @@ class Speculation:
             num_non_draft=self._scalar(plan.num_non_draft_tokens),
             costs=self.costs,
             max_budget=limit,
+            depth=self._scalar(self.num_speculative_tokens if depth is None else depth),
         )
 
     @torch.inference_mode()
@@ -177,6 +197,25 @@ class Speculation:
     def end_step(self) -> None:
         """Count the step; the estimator refits after so many."""
         self.estimator.end_step()
+
+    @property
+    def _budget_may_wait(self) -> bool:
+        return self.coupled or self.drafter.knows_q_before_draw
+
+    def _depth_planner(self) -> DepthPlanner:
+        return DepthPlanner(
+            self.num_speculative_tokens,
+            self._limits[0],
+            self.device,
+            in_parallel=self.drafter.drafts_in_parallel,
+            budget_may_wait=self._budget_may_wait,
+            confidence_at=self._confidence_at,
+        )
+
+    def _confidence_at(self, plan: StepPlan, features: Tensor, margins: Tensor | None, position: int) -> Tensor:
+        """Confidences [R] of the drafts of one position, while later ones are still to be drafted."""
+        inputs = features if margins is None else torch.stack((features, margins), dim=-1)
+        return self.estimator.predict_at(inputs, position, self._rows(plan.decodes))
 
     def _confidences(self, requests: RequestRows, block: DraftBlock, features: Tensor, inputs: Tensor) -> Tensor:
         """Chance of acceptance of each draft [R, K], given that the ones before it are accepted."""

@@ -42,6 +42,12 @@ class EngineStats:
         Sum of the predictions made for the observed drafts, by position.
     draft_budget : int
         The budget of the last step.
+    num_draftable_steps : int
+        Steps in which some request could have used a draft.
+    num_undrafted_steps : int
+        Those of them that drafted nothing.
+    draft_depth_sum : int
+        Depth drafted, summed over them.
     estimator_slope : float, optional
     estimator_intercepts : list of float, optional
     seconds : dict of str to float
@@ -67,6 +73,9 @@ class EngineStats:
     observed: list[int] = field(default_factory=list)
     predicted_sum: list[float] = field(default_factory=list)
     draft_budget: int = 0
+    num_draftable_steps: int = 0
+    num_undrafted_steps: int = 0
+    draft_depth_sum: int = 0
     estimator_slope: float | None = None
     estimator_intercepts: list[float] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -84,9 +93,20 @@ class EngineStats:
             seconds=dict.fromkeys(PARTS, 0.0),
         )
 
+    @property
+    def mean_draft_depth(self) -> float:
+        """Depth drafted, over the steps that could draft; 0 without any."""
+        return self.draft_depth_sum / max(1, self.num_draftable_steps)
+
     def copy(self) -> EngineStats:
         """Counters of this moment, which no later step changes."""
         return copy.deepcopy(self)
+
+    def add_draft_depth(self, depth: int) -> None:
+        """Count a step that could draft, and did to ``depth``."""
+        self.num_draftable_steps += 1
+        self.num_undrafted_steps += depth == 0
+        self.draft_depth_sum += depth
 
     def add_round(
         self, drafted: np.ndarray, admitted: np.ndarray, accepted: np.ndarray, predictions: np.ndarray

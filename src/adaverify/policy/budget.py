@@ -15,13 +15,15 @@ def choose_budget(
     num_non_draft: Tensor,
     costs: MaterializedCosts,
     max_budget: Tensor,
+    depth: Tensor | None = None,
 ) -> Tensor:
     """Choose the draft budget with the most expected tokens per millisecond.
 
     ``tokens(B) = num_sampling + sum of the B largest stale survivals`` and
-    ``cost(B) = draft[num_requests] + verify[num_non_draft + B]``; the ratio is searched over every B, because
+    ``cost(B) = draft[depth, num_requests] + verify[num_non_draft + B]``; the ratio is searched over every B, because
     real cost curves are staircases with many local maxima. Where verifying everything costs no more than
-    verifying nothing, everything is verified.
+    verifying nothing, everything is verified. Where the depth of drafting is free to choose, too, see
+    :func:`~adaverify.policy.depth.choose_depth`.
 
     Parameters
     ----------
@@ -38,7 +40,9 @@ def choose_budget(
     costs : MaterializedCosts
     max_budget : Tensor, 0-dim, integer
         Drafts that could be verified, as scheduled: for the same reason it may not depend on the confidences
-        of the current block, nor on how many of them are finite.
+        of the current block, nor on how many of them are finite, nor on how many were made before drafting stopped.
+    depth : Tensor, 0-dim, integer, optional
+        How deep is drafted: K by default. It only sets what drafting costs.
 
     Returns
     -------
@@ -54,7 +58,8 @@ def choose_budget(
     # take() rather than [...]: indexing by a 0-dim tensor reads it on the host.
     verify = costs.verify.take((num_non_draft + budgets).clamp(max=limit).long())
     tokens = num_sampling + torch.cat([best_first.new_zeros(1), best_first.cumsum(dim=0)])
-    rate = tokens / (costs.draft.take(num_requests.long()) + verify)
+    row = costs.draft[-1] if depth is None else costs.draft.index_select(0, depth.view(1))[0]
+    rate = tokens / (row.take(num_requests.long()) + verify)
     best = torch.where(budgets <= most, rate, float("-inf")).argmax()
     free = verify.take(most) <= verify[0]
     return torch.where(free, most, best)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -135,8 +135,8 @@ class MaterializedCosts(NamedTuple):
 
     Attributes
     ----------
-    draft : Tensor, shape [max_requests + 1], float64
-        Milliseconds to draft for each number of requests.
+    draft : Tensor, shape [K + 1, max_requests + 1], float64
+        Milliseconds to draft to each depth (row 0: none, all 0) for each number of requests.
     verify : Tensor, shape [max_tokens + 1], float64
         Milliseconds of a target pass over each number of packed tokens.
     """
@@ -147,40 +147,74 @@ class MaterializedCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class CostTable:
-    """What one round costs: drafting by number of requests, verification by packed tokens.
+    """What one round costs: drafting by number of requests and depth, verification by packed tokens.
 
     Attributes
     ----------
     verify : CostCurve
     draft : CostCurve, optional
-        None where drafting costs nothing, as with n-gram lookup.
+        A whole block of K drafts; None where drafting costs nothing, as with n-gram lookup.
+    draft_first : CostCurve, optional
+        The first draft alone, for a drafter that makes a pass for each; depths between are interpolated. None: a
+        block costs the same whatever its depth, as with a parallel drafter, or its parts are not known.
     """
 
     verify: CostCurve
     draft: CostCurve | None = None
+    draft_first: CostCurve | None = None
 
-    def materialize(self, max_requests: int, max_tokens: int, device: torch.device | str = "cpu") -> MaterializedCosts:
-        """Tables up to the largest batch the engine can pack."""
-        free = torch.zeros(max_requests + 1, dtype=torch.float64)
-        draft = free if self.draft is None else self.draft.table(max_requests)
+    def __post_init__(self) -> None:
+        if self.draft_first is not None and self.draft is None:
+            raise ConfigError("cost table: draft_first without draft; give what the whole block costs, too")
+
+    def materialize(
+        self,
+        max_requests: int,
+        max_tokens: int,
+        device: torch.device | str = "cpu",
+        num_speculative_tokens: int = 1,
+    ) -> MaterializedCosts:
+        """Tables up to the largest batch the engine can pack, and for every depth up to K."""
+        draft = self._draft_table(max_requests, num_speculative_tokens)
         return MaterializedCosts(draft.to(device), self.verify.table(max_tokens).to(device))
 
+    def with_equal_passes(self, num_speculative_tokens: int) -> CostTable:
+        """The same with K passes of equal cost, where the first one's is not known."""
+        if self.draft is None or self.draft_first is not None:
+            return self
+        costs = tuple(cost / num_speculative_tokens for cost in self.draft.costs)
+        return replace(self, draft_first=CostCurve(self.draft.sizes, costs, self.draft.step_up_to))
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: ``draft`` (or null) and ``verify``."""
-        return {"draft": None if self.draft is None else self.draft.to_dict(), "verify": self.verify.to_dict()}
+        """Plain values for JSON: ``draft`` (or null), ``verify``, and ``draft_first`` if there is one."""
+        draft = None if self.draft is None else self.draft.to_dict()
+        values = {"draft": draft, "verify": self.verify.to_dict()}
+        return values if self.draft_first is None else values | {"draft_first": self.draft_first.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CostTable:
-        """Read what :meth:`to_dict` wrote.
+        """Read what :meth:`to_dict` wrote; tables written before there was a ``draft_first`` have none.
 
         Raises
         ------
         ConfigError
             As :meth:`CostCurve.from_dict`.
         """
-        _check_keys("cost table", values, required={"verify"}, optional={"draft"})
-        draft = values.get("draft")
-        return cls(CostCurve.from_dict(values["verify"]), None if draft is None else CostCurve.from_dict(draft))
+        _check_keys("cost table", values, required={"verify"}, optional={"draft", "draft_first"})
+        draft, first = (
+            None if values.get(name) is None else CostCurve.from_dict(values[name]) for name in ("draft", "draft_first")
+        )
+        return cls(CostCurve.from_dict(values["verify"]), draft, first)
+
+    def _draft_table(self, max_requests: int, K: int) -> Tensor:
+        """Milliseconds [K + 1, max_requests + 1]; not falling with depth."""
+        depths = torch.arange(K + 1, dtype=torch.float64)[:, None]
+        if self.draft is None:
+            return torch.zeros(K + 1, max_requests + 1, dtype=torch.float64)
+        block = self.draft.table(max_requests)
+        first = block if self.draft_first is None else self.draft_first.table(max_requests).minimum(block)
+        rows = first + (block - first) * (depths - 1) / max(1, K - 1) if K > 1 else block.expand(2, -1)
+        return torch.where(depths > 0, rows, 0.0)
 
 
 def _check_keys(what: str, values: Any, required: set[str], optional: set[str]) -> None:

@@ -28,6 +28,7 @@ def engine_replay(
         num_speculative_tokens=K,
         enable_adaptive_verification=True,
         estimator=estimator,
+        adaptive_draft_depth=False,
     )
     drafter = SimpleNamespace(knows_q_before_draw=rounds.info.knows_q_before_draw, has_confidence_head=head)
     speculation = Speculation(config, drafter, traffic.num_seats, 10_000, torch.device("cpu"))  # type: ignore[arg-type]
@@ -44,7 +45,7 @@ def engine_replay(
         ]
         plan = StepPlan(requests, num_drafts, [], sum(num_drafts))  # type: ignore[arg-type]
         speculation.start_requests([request for request in requests if started[request.slot]])  # type: ignore[misc]
-        budget = speculation.choose(plan)
+        budget = speculation.choose(plan).budget
         features = torch.from_numpy(rounds.blocks.logit_q_max[rows])
         confidence = torch.from_numpy(rounds.blocks.head_logit[rows]) if head else None
         current = speculation.admit(plan, DraftBlock(features.long(), features, None, confidence), budget)

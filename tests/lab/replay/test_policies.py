@@ -44,7 +44,7 @@ def test_fixed_equals_its_closed_form(depth: int) -> None:
     total = replay(rounds, f"fixed:{depth}", synthetic.COSTS, 8).total
     assert total.tokens == len(rounds) + np.minimum(rounds.num_accepted, depth).sum()
     step = synthetic.COSTS.materialize(8, 40)
-    ms = float(step.draft[8]) * depth / 4 + float(step.verify[8 + 8 * depth])
+    ms = float(step.draft[-1, 8]) * depth / 4 + float(step.verify[8 + 8 * depth])
     assert total.cost_ms == pytest.approx(len(rounds) / 8 * ms)
 
 

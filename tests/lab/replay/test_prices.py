@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,13 @@ def test_an_autoregressive_drafter_costs_by_pass_and_by_the_requests_still_draft
     # K = 4 passes: 1 ms each for one request, 1.5 ms for two
     depth = np.array([[4, 4], [2, 2], [3, 1], [0, 0], [0, 1]])
     np.testing.assert_allclose(prices(parallel=False).draft_ms(depth), [6.0, 3.0, 3.5, 0.0, 1.0])
+
+
+def test_where_the_first_draft_was_measured_apart_the_passes_behind_it_share_the_rest() -> None:
+    costs = replace(COSTS, draft_first=CostCurve((1, 2), (1.0, 3.0)))
+    depth = np.array([[4, 4], [2, 2], [3, 1], [0, 0], [0, 1]])
+    rounds = rounds_of(Block("++-."), drafts_in_parallel=False)
+    np.testing.assert_allclose(Prices.of(costs, rounds, 2).draft_ms(depth), [6.0, 4.0, 5.0, 0.0, 1.0])
 
 
 def test_a_parallel_drafter_costs_the_same_at_any_depth_but_none() -> None:

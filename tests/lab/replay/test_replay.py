@@ -61,7 +61,7 @@ def test_empty_seats_neither_emit_nor_cost() -> None:
     result = replay(rounds, "survival", synthetic.COSTS, 2)
     assert result.steps.num_requests.tolist() == [2, 1, 1, 1]
     tables = synthetic.COSTS.materialize(2, 6)
-    np.testing.assert_allclose(result.steps.draft_ms, tables.draft.numpy()[result.steps.num_requests])
+    np.testing.assert_allclose(result.steps.draft_ms, tables.draft[-1].numpy()[result.steps.num_requests])
     tokens = result.steps.num_requests + result.steps.admitted
     np.testing.assert_allclose(result.steps.verify_ms, tables.verify.numpy()[tokens])
 

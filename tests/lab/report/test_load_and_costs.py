@@ -116,6 +116,14 @@ def test_times_that_were_not_measured_are_left_out(trace):
     assert "Target's pass: 100 times" in cost_curves(changed(trace, steps={"verify_ms": verify_ms})).summary
 
 
+def test_the_curve_of_whole_blocks_is_compared_with_whole_blocks_where_depth_has_a_price(trace):
+    positions = np.where(trace.drafts.step < 100, np.minimum(trace.drafts.position, 3), trace.drafts.position)
+    cut = changed(trace, drafts={"position": positions})
+    assert "Drafting: 300 times" in cost_curves(cut).summary
+    by_depth = CostTable(COSTS.verify, COSTS.draft, CostCurve((1,), (0.5,)))
+    assert "Drafting: 200 times" in cost_curves(with_runs(cut, {"costs": by_depth.to_dict()})).summary
+
+
 def test_a_drafter_that_costs_nothing_says_so_in_its_panel(trace):
     free = with_runs(changed(trace, steps={"draft_ms": [0]}), {"costs": CostTable(COSTS.verify).to_dict()})
     _, below = cost_curves(free).figure.axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,34 +22,31 @@ class Prices:
     Attributes
     ----------
     tables : MaterializedCosts
-        As the budget reads them.
-    num_speculative_tokens : int
-        K, the depth that drafting was measured at.
+        As the budget reads them; where a table does not say what the first draft of a chain costs, K passes are
+        taken to be equal.
     drafts_in_parallel : bool
         Whether a block is drafted in one pass, so that fewer drafts cost no less.
     """
 
     tables: MaterializedCosts
-    num_speculative_tokens: int
     drafts_in_parallel: bool
 
     @classmethod
     def of(cls, costs: CostTable, rounds: Rounds, num_seats: int) -> Prices:
         """Prices of every batch that ``num_seats`` seats can make."""
-        K = rounds.num_speculative_tokens
-        tables = costs.materialize(num_seats, num_seats * (1 + K))
-        return cls(tables, K, rounds.info.drafts_in_parallel)
+        K, in_parallel = rounds.num_speculative_tokens, rounds.info.drafts_in_parallel
+        by_depth = replace(costs, draft_first=None) if in_parallel else costs.with_equal_passes(K)
+        return cls(by_depth.materialize(num_seats, num_seats * (1 + K), num_speculative_tokens=K), in_parallel)
 
     @cached_property
-    def draft_pass(self) -> Floats:
-        """Milliseconds of one drafting pass for 0 to N requests, float64 [N + 1]; nothing for none.
+    def draft_passes(self) -> Floats:
+        """Milliseconds that each depth adds for 0 to N requests, float64 [K, N + 1]; nothing for none.
 
-        A parallel drafter makes one pass a round, any other K equal ones.
+        A parallel drafter makes one pass a round, the first.
         """
-        passes = 1 if self.drafts_in_parallel else self.num_speculative_tokens
-        costs = self.tables.draft.numpy() / passes
-        costs[0] = 0.0
-        return costs
+        passes: Floats = np.diff(self.tables.draft.numpy(), axis=0)
+        passes[:, 0] = 0.0
+        return passes
 
     def draft_ms(self, depth: Ints) -> Floats:
         """Milliseconds of drafting, float64 [T].
@@ -61,9 +58,9 @@ class Prices:
             the one pass of a parallel drafter, however few drafts are wanted.
         """
         if self.drafts_in_parallel:
-            return self.draft_pass[(depth > 0).sum(axis=1)]
+            return np.asarray(self.draft_passes[0][(depth > 0).sum(axis=1)])
         return sum(
-            (self.draft_pass[(depth > i).sum(axis=1)] for i in range(int(depth.max(initial=0)))),
+            (self.draft_passes[i][(depth > i).sum(axis=1)] for i in range(int(depth.max(initial=0)))),
             start=np.zeros(len(depth)),
         )
 

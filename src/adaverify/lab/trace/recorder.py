@@ -25,8 +25,6 @@ from adaverify.lab.trace.writer import TraceWriter
 
 logger = logging.getLogger(__name__)
 
-_PARALLEL = {"dflash", "dflash2", "dspark"}
-
 
 class Recorder:
     """Records every draft that an engine makes from now on.
@@ -188,7 +186,7 @@ def run_info(engine: Engine) -> RunInfo:
         num_speculative_tokens=config.num_speculative_tokens,
         max_num_seqs=engine.config.max_num_seqs,
         knows_q_before_draw=speculation.drafter.knows_q_before_draw,
-        drafts_in_parallel=config.method in _PARALLEL,
+        drafts_in_parallel=speculation.drafter.drafts_in_parallel,
         draft_sample_method=config.draft_sample_method,
         rejection_sample_method=config.rejection_sample_method,
         trimmed=trims,

@@ -2,7 +2,8 @@
 
 ``law.py`` has the models and their laws; ``drafting.py``, ``verifying.py`` and ``enumeration.py`` walk every draw, with
 noise as in ``race.py`` where verification is coupled; ``rules.py`` holds the rules, ``worlds.py`` the models they are
-tried on, ``cases.py`` and ``coupled_cases.py`` what is expected of each.
+tried on, ``cases.py`` and ``coupled_cases.py`` what is expected of each; ``depth_rules.py`` and ``depth_cases.py`` are
+about how deep to draft.
 """
 
 from adaverify.policy.exactness.audit import AuditResult, audit_case, audit_cases, audit_exactness

@@ -7,6 +7,7 @@ from typing import Literal
 
 from adaverify.policy.exactness.cases import Case, standard_cases
 from adaverify.policy.exactness.coupled_cases import coupled_cases
+from adaverify.policy.exactness.depth_cases import depth_cases
 
 EXACT_TV = 1e-12
 BIASED_TV = 1e-3
@@ -35,8 +36,8 @@ class AuditResult:
 
 
 def audit_cases() -> tuple[Case, ...]:
-    """List all rules under audit, by the kind of verification, shipped ones first."""
-    return (*standard_cases(), *coupled_cases())
+    """List all rules under audit, by what they are about, shipped ones first."""
+    return (*standard_cases(), *coupled_cases(), *depth_cases())
 
 
 def audit_exactness() -> list[AuditResult]:

@@ -73,13 +73,12 @@ class ChainDrafting:
     Parameters
     ----------
     accepted : int64 [T, N]
-    draft_pass : float64 [N + 1]
-    num_speculative_tokens : int
+    draft_passes : float64 [K, N + 1]
+        Milliseconds by requests of the pass to each depth; not falling.
     """
 
     accepted: Ints
-    draft_pass: Floats
-    num_speculative_tokens: int
+    draft_passes: Floats
     cost: Floats = field(init=False)
     _choices: list[list[Ints]] = field(init=False, default_factory=list)
 
@@ -89,8 +88,8 @@ class ChainDrafting:
             reaching = self._reaching(steps)
             cost: Floats = np.zeros((len(reaching), 1))
             choices = []
-            for most in reaching.T:
-                cost, choice = _add_depth(cost, most, self.draft_pass)
+            for most, draft_pass in zip(reaching.T, self.draft_passes, strict=True):
+                cost, choice = _add_depth(cost, most, draft_pass)
                 choices.append(choice)
             width = min(cost.shape[1], self.cost.shape[1])
             self.cost[steps, :width] = cost[:, :width]
@@ -111,12 +110,12 @@ class ChainDrafting:
         return depths
 
     def _parts(self) -> Iterator[slice]:
-        size = max(1, _CELLS_AT_A_TIME // (self.accepted.shape[1] * self.num_speculative_tokens))
+        size = max(1, _CELLS_AT_A_TIME // (self.accepted.shape[1] * len(self.draft_passes)))
         return (slice(start, start + size) for start in range(0, len(self.accepted), size))
 
     def _reaching(self, steps: slice) -> Ints:
         """Requests of each step whose i-th draft would be accepted, int64 [T, K]."""
-        depths = range(1, self.num_speculative_tokens + 1)
+        depths = range(1, len(self.draft_passes) + 1)
         return np.stack([(self.accepted[steps] >= i).sum(axis=1) for i in depths], axis=1)
 
 

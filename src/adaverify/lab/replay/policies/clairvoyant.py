@@ -38,8 +38,8 @@ class Clairvoyant(Policy):
     def _drafting(self, accepted: Ints) -> Drafting:
         prices = self._prices
         if prices.drafts_in_parallel:
-            return ParallelDrafting(accepted, prices.draft_pass)
-        return ChainDrafting(accepted, prices.draft_pass, prices.num_speculative_tokens)
+            return ParallelDrafting(accepted, prices.draft_passes[0])
+        return ChainDrafting(accepted, prices.draft_passes)
 
 
 def _best_budgets(tokens: Ints, cost: Floats) -> Ints:

@@ -27,7 +27,7 @@ def cost_curves(trace: Trace) -> Picture:
     verify_curves = [table.verify if table else None for table in tables]
     draft_curves = [table.draft if table else None for table in tables]
     verify = _Part(verify_curves, steps.run, steps.num_packed_tokens, steps.verify_ms)
-    draft = _Part(draft_curves, steps.run, steps.num_requests, steps.draft_ms)
+    draft = _Part(draft_curves, steps.run, steps.num_requests, np.where(_drafted_whole(trace), steps.draft_ms, np.nan))
     if verify.is_empty and draft.is_empty:
         return Picture(f"{title}: {name}", None, "No cost table and no times were recorded for this drafter.")
     figure, (above, below) = canvas(title, name, rows=(3, 2), height=4.6, share_x=False)
@@ -36,6 +36,18 @@ def cost_curves(trace: Trace) -> Picture:
     below.set(ylabel="Drafting (ms)", xlabel="Requests")
     legend_below(figure, list(handles.values()), list(handles))
     return Picture(f"{title}: {name}", figure, f"Target's pass: {verify.summary()}. Drafting: {draft.summary()}.")
+
+
+def _drafted_whole(trace: Trace) -> NDArray[np.bool_]:
+    """Steps whose drafting the curve of whole blocks is about: where a pass costs by depth, those to depth K only."""
+    steps, drafts = trace.steps, trace.drafts
+    by_depth = np.array([bool(run.cost_table and run.cost_table.draft_first) for run in trace.runs])[steps.run]
+    if not by_depth.any():
+        return ~by_depth
+    last = np.array([run.num_speculative_tokens for run in trace.runs])[drafts.run] == drafts.position
+    whole = set(zip(drafts.run[last].tolist(), drafts.step[last].tolist(), strict=True))
+    reached = [key in whole for key in zip(steps.run.tolist(), steps.step.tolist(), strict=True)]
+    return ~by_depth | np.array(reached)
 
 
 class _Part:

@@ -1,0 +1,228 @@
+"""Draft only what may be verified: how deep a step drafts, and what ends a block early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from adaverify.drafters.base import GoOn
+from adaverify.engine.scheduler import StepPlan
+from adaverify.policy.cost import MaterializedCosts
+from adaverify.policy.depth import DepthChoice, choose_depth, worth_another_pass
+from adaverify.policy.outlook import Outlook
+from adaverify.policy.probing import ProbeSchedule
+from adaverify.policy.survival import survival
+
+# plan, features [R], margins [R] or None, position from 0: confidences [R]
+ConfidenceAt = Callable[[StepPlan, Tensor, Tensor | None, int], Tensor]
+
+
+@dataclass(frozen=True)
+class DraftChoice:
+    """What a step drafts, decided before any of its drafts is drawn.
+
+    Attributes
+    ----------
+    depth : int
+        Drafts for each request at most; 0 to draft nothing.
+    budget : Tensor, int64, optional
+        Drafts that the whole batch may verify. None if it may wait for the confidences of the block.
+    go_on : callable, optional
+        Asked after each draft whether the batch shall draft on.
+    """
+
+    depth: int
+    budget: Tensor | None
+    go_on: GoOn | None = None
+
+
+class DepthPlanner:
+    """Chooses depth and budget of each step together, and ends blocks that turn out badly.
+
+    Early stopping looks at the present block, so with standard verification it may only decide what is drafted next,
+    never which of the earlier drafts are verified. It therefore happens only where the stale budget leaves nothing
+    out: then all that is drafted is verified, and a deeper draft takes no other's place. Where drafts compete for a
+    smaller budget, all are drafted to the chosen depth. With coupled verification either is allowed.
+
+    Parameters
+    ----------
+    num_speculative_tokens : int
+        K.
+    max_num_seqs : int
+        Slots of requests.
+    device : torch.device
+    in_parallel : bool
+        Blocks are drafted whole or not at all.
+    budget_may_wait : bool
+        The budget may look at the confidences of the block.
+    confidence_at : callable
+    probes : ProbeSchedule, optional
+    """
+
+    def __init__(
+        self,
+        num_speculative_tokens: int,
+        max_num_seqs: int,
+        device: torch.device,
+        in_parallel: bool,
+        budget_may_wait: bool,
+        confidence_at: ConfidenceAt,
+        probes: ProbeSchedule | None = None,
+    ) -> None:
+        self.num_speculative_tokens = num_speculative_tokens
+        self.device = device
+        self.in_parallel = in_parallel
+        self.budget_may_wait = budget_may_wait
+        self.confidence_at = confidence_at
+        self.probes = probes or ProbeSchedule()
+        self.outlook = Outlook(num_speculative_tokens, device)
+        # confidences of each slot's block of the step before; nan where nothing was drafted
+        self._last = torch.full((max_num_seqs, num_speculative_tokens), torch.nan, device=device)
+        self._before = self._last[:0]
+
+    def start_request(self, slot: int) -> None:
+        """A new request has this slot; until its first block it counts as an average one."""
+        self._last[slot] = torch.nan
+
+    def choose(self, plan: StepPlan, costs: MaterializedCosts) -> DraftChoice:
+        """What to draft in this step."""
+        slots = self._slots(plan)
+        self._before = self._last[slots]
+        # a block tells of the next step only: without new drafts a request counts as an average one again
+        self._last[slots] = torch.nan
+        deepest = max(plan.num_drafts, default=0)
+        if plan.max_draft_budget == 0 or deepest == 0:
+            return DraftChoice(0, self._scalar(0))
+        num_drafts = torch.tensor(plan.num_drafts, device=self.device)
+        chosen = self._choose(plan, num_drafts, costs)
+        price = self._price_of_everything(plan, costs)
+        # the one place where the host waits: how often a model runs cannot be decided on the device
+        numbers = torch.stack([part.double() for part in (chosen.depth, chosen.budget, chosen.cost, price)]).tolist()
+        depth, budget, cost, price_ms = numbers
+        everything = DraftChoice(self._deepest_that_fits(plan), self._scalar(plan.max_draft_budget))
+        if everything.depth and self.probes.is_due(price_ms, cost):
+            return everything
+        if depth == 0:
+            return DraftChoice(0, self._scalar(0))
+        if self.in_parallel:
+            return DraftChoice(deepest, None if self.budget_may_wait else chosen.budget)
+        if self.budget_may_wait:
+            return DraftChoice(deepest, None, self._early_stop(plan, num_drafts, chosen.rate, costs, trims_later=True))
+        if budget < _drafts_to(plan, int(depth)):
+            return DraftChoice(min(int(depth), deepest), chosen.budget)
+        go_on = self._early_stop(plan, num_drafts, chosen.rate, costs, trims_later=False)
+        return DraftChoice(everything.depth, everything.budget, go_on)
+
+    def observe(self, plan: StepPlan, confidences: Tensor, depth: int) -> None:
+        """Learn from the step's block, of ``depth`` drafts a request, whose confidences are given [R, K]."""
+        num_drafts = torch.tensor(plan.num_drafts, device=self.device).clamp(max=depth)
+        drafted = torch.arange(self.num_speculative_tokens, device=self.device) < num_drafts[:, None]
+        self.outlook.observe(self._before, confidences, drafted)
+        self._last[self._slots(plan)] = torch.where(drafted, confidences.nan_to_num(0.0), torch.nan)
+
+    def _choose(self, plan: StepPlan, num_drafts: Tensor, costs: MaterializedCosts) -> DepthChoice:
+        expected = survival(self.outlook.expect(self._before), num_drafts)
+        positions = torch.arange(self.num_speculative_tokens, device=self.device)
+        return choose_depth(
+            expected.masked_fill(positions >= num_drafts[:, None], -1.0),
+            num_sampling=self._scalar(plan.num_sampling),
+            num_requests=self._scalar(len(plan.decodes)),
+            num_non_draft=self._scalar(plan.num_non_draft_tokens),
+            costs=costs,
+            max_budget=self._scalar(plan.max_draft_budget),
+            in_parallel=self.in_parallel,
+        )
+
+    def _price_of_everything(self, plan: StepPlan, costs: MaterializedCosts) -> Tensor:
+        """Milliseconds of drafting to depth K and verifying all of it, beyond a step without drafts."""
+        tokens = torch.tensor([0, plan.max_draft_budget], device=self.device) + plan.num_non_draft_tokens
+        without, with_all = costs.verify.take(tokens.clamp(max=len(costs.verify) - 1))
+        return costs.draft[-1, len(plan.decodes)] + with_all - without
+
+    def _early_stop(
+        self, plan: StepPlan, num_drafts: Tensor, rate: Tensor, costs: MaterializedCosts, trims_later: bool
+    ) -> EarlyStop:
+        totals = [_drafts_to(plan, depth) for depth in range(self.num_speculative_tokens + 1)]
+        tokens = torch.tensor(totals, device=self.device) + plan.num_non_draft_tokens
+        return EarlyStop(
+            confidence_at=partial(self.confidence_at, plan),
+            num_drafts=num_drafts,
+            expected=self.outlook.mean,
+            rate=rate,
+            draft_ms=costs.draft[:, len(plan.decodes)].diff(),
+            verify_ms=costs.verify.take(tokens.clamp(max=len(costs.verify) - 1)).diff(),
+            trims_later=trims_later,
+        )
+
+    def _deepest_that_fits(self, plan: StepPlan) -> int:
+        """The deepest drafting of which everything can be verified."""
+        depths = range(max(plan.num_drafts) + 1)
+        return max(depth for depth in depths if _drafts_to(plan, depth) <= plan.max_draft_budget)
+
+    def _slots(self, plan: StepPlan) -> Tensor:
+        return torch.tensor([request.slot for request in plan.decodes], dtype=torch.long, device=self.device)
+
+    def _scalar(self, value: int) -> Tensor:
+        return torch.tensor(value, dtype=torch.long, device=self.device)
+
+
+class EarlyStop:
+    """Whether the batch shall draft on, asked after every position: the ``go_on`` of one step.
+
+    Parameters
+    ----------
+    confidence_at : callable
+    num_drafts : Tensor [R], int64
+        Drafts that each request can use.
+    expected : Tensor [K]
+        Mean confidence by position.
+    rate : Tensor, 0-dim
+    draft_ms, verify_ms : Tensor [K]
+        Milliseconds that each position adds to drafting, and to verification if it is verified for all.
+    trims_later : bool
+    """
+
+    def __init__(
+        self,
+        confidence_at: Callable[[Tensor, Tensor | None, int], Tensor],
+        num_drafts: Tensor,
+        expected: Tensor,
+        rate: Tensor,
+        draft_ms: Tensor,
+        verify_ms: Tensor,
+        trims_later: bool,
+    ) -> None:
+        self._confidence_at = confidence_at
+        self._num_drafts = num_drafts
+        self._expected = expected
+        self._rate = rate
+        self._draft_ms = draft_ms
+        self._verify_ms = verify_ms
+        self._trims_later = trims_later
+        self._survival = torch.ones(len(num_drafts), dtype=torch.float64, device=num_drafts.device)
+
+    def __call__(self, position: int, features: Tensor, margins: Tensor | None) -> bool:
+        """See :class:`~adaverify.drafters.base.GoOn`."""
+        confidences = self._confidence_at(features, margins, position)
+        usable = confidences.isfinite() & (position + 1 < self._num_drafts)
+        self._survival = torch.where(usable, self._survival * confidences, 0.0)
+        following = position + 1
+        return bool(
+            worth_another_pass(
+                self._survival,
+                self._expected[following],
+                self._rate,
+                self._draft_ms[following],
+                self._verify_ms[following],
+                self._trims_later,
+            )
+        )
+
+
+def _drafts_to(plan: StepPlan, depth: int) -> int:
+    """Drafts of the whole batch that can be used if all draft to ``depth``."""
+    return sum(min(count, depth) for count in plan.num_drafts)

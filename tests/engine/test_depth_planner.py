@@ -1,0 +1,150 @@
+"""What a step drafts, without a model: depth, budget and early stops by the planner's own rules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from adaverify.engine.depth import DepthPlanner, DraftChoice
+from adaverify.engine.scheduler import StepPlan
+from adaverify.policy import CostCurve, CostTable, MaterializedCosts, ProbeSchedule
+
+K, SEATS = 4, 8
+NEVER = ProbeSchedule(0.0)
+# a token costs a tenth of a pass, a draft half of that
+COSTS = CostTable(CostCurve((1, 40), (10.0, 49.0)), CostCurve((1,), (2.0,)), CostCurve((1,), (0.5,)))
+# verification costs nearly nothing, a draft a tenth of a pass
+CHEAP = CostTable(CostCurve((1, 40), (10.0, 10.4)), CostCurve((1,), (4.0,)), CostCurve((1,), (1.0,)))
+DEAR = CostTable(CHEAP.verify, CostCurve((1,), (400.0,)), CostCurve((1,), (100.0,)))
+
+
+def materialized(table: CostTable) -> MaterializedCosts:
+    return table.materialize(SEATS, 64, num_speculative_tokens=K)
+
+
+def planner(in_parallel: bool = False, may_wait: bool = False, probes: ProbeSchedule = NEVER) -> DepthPlanner:
+    """Confidences are the features themselves."""
+    return DepthPlanner(K, SEATS, torch.device("cpu"), in_parallel, may_wait, lambda plan, f, margins, i: f, probes)
+
+
+def plan(num_requests: int = 1, num_drafts: list[int] | None = None, most: int | None = None) -> StepPlan:
+    each = num_drafts or [K] * num_requests
+    requests = [SimpleNamespace(slot=slot) for slot in range(len(each))]
+    return StepPlan(requests, each, [], sum(each) if most is None else most)  # type: ignore[arg-type]
+
+
+def after(planner: DepthPlanner, rows: list[list[float]], table: CostTable = COSTS) -> DraftChoice:
+    """The choice that follows blocks with these confidences, which fully persist."""
+    step = plan(len(rows))
+    planner.outlook._shared = planner.outlook._spread.clone()
+    planner.choose(step, materialized(table))
+    planner.observe(step, torch.tensor(rows), K)
+    planner.outlook._shared = planner.outlook._spread.clone()
+    return planner.choose(step, materialized(table))
+
+
+def test_where_drafts_compete_the_depth_is_chosen_and_kept() -> None:
+    choice = after(planner(), [[0.95, 0.9, 0.85, 0.1], [0.2, 0.1, 0.1, 0.1]])
+    assert choice.go_on is None
+    assert choice.depth == 3
+    assert int(choice.budget) == 3
+
+
+def test_where_nothing_is_left_out_the_block_may_go_as_deep_as_it_likes_and_stop() -> None:
+    choice = after(planner(), [[0.6, 0.1, 0.1, 0.1]], CHEAP)
+    assert choice.depth == int(choice.budget) == K
+    assert choice.go_on is not None
+    assert choice.go_on(0, torch.tensor([0.9]), None)
+    assert choice.go_on(1, torch.tensor([0.9]), None)
+    assert not choice.go_on(2, torch.tensor([0.1]), None), "what survives is .08 of a draft"
+
+
+def test_a_block_stops_at_once_where_its_first_draft_is_hopeless() -> None:
+    for confidence in (0.05, float("nan")):
+        choice = after(planner(), [[0.6] * K], CHEAP)
+        assert not choice.go_on(0, torch.tensor([confidence]), None)
+
+
+def test_requests_pay_for_a_pass_together() -> None:
+    def goes_on(*confidences: float) -> bool:
+        choice = after(planner(), [[0.6] * K] * 3, CHEAP)
+        return choice.go_on(0, torch.tensor(confidences), None)
+
+    assert goes_on(0.7, 0.7, 0.7)
+    assert not goes_on(0.2, 0.2, 0.2)
+    assert goes_on(0.99, 0.99, 0.0), "two that are sure make up for one that is not"
+
+
+def test_a_request_without_room_for_more_does_not_ask_for_a_pass() -> None:
+    for room, expected in (([2, 1], True), ([1, 1], False)):
+        one = planner()
+        choice = one.choose(plan(num_drafts=[*room]), materialized(CHEAP))
+        assert choice.go_on is not None
+        assert choice.go_on(0, torch.tensor([0.99, 0.99]), None) == expected
+
+
+def test_nothing_is_drafted_where_it_does_not_pay() -> None:
+    choice = planner().choose(plan(3), materialized(DEAR))
+    assert (choice.depth, int(choice.budget), choice.go_on) == (0, 0, None)
+
+
+def test_a_bad_block_is_held_against_a_request_for_one_step_only() -> None:
+    one = planner()
+    assert after(one, [[0.01] * K], CHEAP).depth == 0
+    assert one.choose(plan(), materialized(CHEAP)).depth == K
+
+
+def test_a_new_request_does_not_inherit_a_block() -> None:
+    one = planner()
+    one.choose(plan(), materialized(CHEAP))
+    one.observe(plan(), torch.tensor([[0.01] * K]), K)
+    one.start_request(0)
+    assert one.choose(plan(), materialized(CHEAP)).depth == K
+
+
+def test_parallel_drafters_draft_whole_blocks_or_none() -> None:
+    hopeful, hopeless = [[0.9, 0.1, 0.1, 0.1]], [[0.01] * K]
+    for may_wait in (False, True):
+        choice = after(planner(True, may_wait), hopeful)
+        assert choice.depth == K
+        assert (choice.budget is None) == may_wait
+        assert choice.go_on is None
+        assert after(planner(True, may_wait), hopeless).depth == 0
+
+
+def test_with_coupled_verification_blocks_may_stop_while_drafts_compete() -> None:
+    choice = after(planner(may_wait=True), [[0.95, 0.9, 0.85, 0.1], [0.2, 0.1, 0.1, 0.1]])
+    assert choice.depth == K
+    assert choice.budget is None
+    assert choice.go_on is not None
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 5, 8])
+def test_no_more_is_drafted_than_can_be_verified(most: int) -> None:
+    choice = planner().choose(plan(2, most=most), materialized(CHEAP))
+    if choice.go_on is not None:
+        assert 2 * choice.depth <= most
+    assert int(choice.budget) <= most
+    assert (choice.depth == 0) == (most == 0)
+
+
+def test_nothing_to_draft_is_no_choice() -> None:
+    for empty in (StepPlan(), plan(num_drafts=[0, 0])):
+        assert planner().choose(empty, materialized(CHEAP)).depth == 0
+
+
+@pytest.mark.parametrize("table", [CHEAP, DEAR])
+def test_probes_draft_and_verify_everything_at_their_share_of_the_time(table: CostTable) -> None:
+    one, costs, step = planner(probes=ProbeSchedule(0.2)), materialized(table), plan(2)
+    probes = 0
+    for _ in range(600):
+        choice = one.choose(step, costs)
+        if choice.depth == K and choice.go_on is None:
+            assert int(choice.budget) == 2 * K
+            probes += 1
+    price = float(costs.draft[K, 2]) + 0.08
+    # at least that of a step without drafts
+    assert 0.2 * 10 / price * 600 * 0.9 <= probes
+    assert probes * price <= 0.2 * (600 * 14.5 + probes * price)
