@@ -52,6 +52,11 @@ class Stretch:
         """Requests whose labels count, [T, N]."""
         return self.active & self.blocks.telling[self.rounds]
 
+    @property
+    def greedy(self) -> Bools:
+        """Greedy requests, [T, N]."""
+        return self.active & (self.blocks.temperature[self.rounds] == 0)
+
     def feature(self, name: str) -> Floats:
         """A feature of every draft, float32 [T, N, K]; nan where there is none."""
         values = getattr(self.blocks, name)[self.rounds]
