@@ -60,7 +60,7 @@ def _play(scenario: Scenario, seeds: Sequence[int]) -> Outcome:
 def _show(outcome: Outcome) -> None:
     scenario = outcome.scenario
     table = Table(title=f"{scenario.name}: {scenario.what}", title_justify="left", box=SIMPLE_HEAD, padding=0)
-    table.add_column("", no_wrap=True)
+    table.add_column("\npolicy", no_wrap=True)
     headings = ["of\noracle", "of\nhealthy", "refits to\n98%", "longest\n< 95%"]
     for heading in [*headings, *(f"{phase.name}\nbias  ECE" for phase in scenario.phases)]:
         table.add_column(heading, justify="right", no_wrap=True)

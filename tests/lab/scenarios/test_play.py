@@ -12,7 +12,7 @@ EASY, HARD = Law(intercept=1.0), Law(intercept=-1.0)
 
 
 def scenario(*phases: Phase, tenants: tuple[Tenant, ...] = (Tenant(),), **changes: float) -> Scenario:
-    costs = CATALOGUE["single"].costs
+    costs = CATALOGUE["all-accepted"].costs
     return Scenario("test", "", phases or (Phase("one", 300, EASY),), costs, tenants=tenants, **changes)
 
 

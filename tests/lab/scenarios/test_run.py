@@ -35,7 +35,7 @@ def test_the_offline_fit_of_a_known_law_is_calibrated(monkeypatch: pytest.Monkey
     # requests that are all alike: the law is then exactly of the form that is fitted
     monkeypatch.setattr("adaverify.lab.scenarios.play._DATASETS", np.zeros((1, 2)))
     monkeypatch.setattr("adaverify.lab.scenarios.play._OWN_DEVIATION", 0.0)
-    scenario = Scenario("known", "", (Phase("one", 600),), CATALOGUE["single"].costs)
+    scenario = Scenario("known", "", (Phase("one", 600),), CATALOGUE["all-accepted"].costs)
     (law,) = fit_phases(make_play(scenario, 0).rounds, scenario)
     true = scenario.phases[0].law
     assert law.slopes[0] == pytest.approx(true.slope, abs=0.02)
@@ -65,7 +65,7 @@ def test_the_papers_estimator_dies_of_a_stretch_where_everything_is_accepted() -
 
 
 def test_the_papers_estimator_is_well_on_ordinary_traffic() -> None:
-    scenario = Scenario("plain", "", (Phase("ordinary", 600),), CATALOGUE["single"].costs)
+    scenario = Scenario("plain", "", (Phase("ordinary", 600),), CATALOGUE["all-accepted"].costs)
     outcome = run(scenario, [0], modes=["paper"])
     assert outcome.refits_to_recover(only(outcome))[0] <= 2
     assert outcome.longest_low(only(outcome)) == [0]
