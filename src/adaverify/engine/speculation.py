@@ -18,6 +18,7 @@ from adaverify.policy.acceptance import AcceptanceEstimator
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
+from adaverify.policy.probing import ProbeSchedule
 from adaverify.policy.requests import RequestRows
 from adaverify.policy.robust import COUPLED, STANDARD, RobustEstimator
 from adaverify.policy.shared_slopes import SharedSlopesEstimator
@@ -93,6 +94,7 @@ class Speculation:
         self.costs: MaterializedCosts | None = None
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
+        self.probes = ProbeSchedule() if config.estimator == "robust" else None
         self.depth_planner = self._depth_planner() if config.adapts_draft_depth else None
 
     @property
@@ -170,7 +172,7 @@ class Speculation:
         stale = survival(self._stale[self._rows(plan.decodes).slot], num_drafts)
         positions = torch.arange(self.num_speculative_tokens, device=self.device)
         stale = stale.masked_fill(positions >= num_drafts[:, None], -1.0)
-        return choose_budget(
+        budget = choose_budget(
             stale,
             num_sampling=self._scalar(plan.num_sampling),
             num_requests=self._scalar(len(plan.decodes)),
@@ -179,6 +181,17 @@ class Speculation:
             max_budget=limit,
             depth=self._scalar(self.num_speculative_tokens if depth is None else depth),
         )
+        return limit if self._probes_now(plan, budget) else budget
+
+    def _probes_now(self, plan: StepPlan, budget: Tensor) -> bool:
+        """Whether this step verifies everything, so that labels never run dry; lengths and stale budgets decide."""
+        if self.probes is None:
+            return False
+        assert self.costs is not None
+        drafts = torch.stack((torch.zeros_like(budget), budget, self._scalar(plan.max_draft_budget)))
+        tokens = (drafts + plan.num_non_draft_tokens).clamp(max=len(self.costs.verify) - 1)
+        none, chosen, everything = self.costs.verify.take(tokens).tolist()
+        return self.probes.is_due(everything - none, chosen + float(self.costs.draft[-1, len(plan.decodes)]))
 
     @torch.inference_mode()
     def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:

@@ -13,7 +13,7 @@ from adaverify.lab.replay.policies.fixed import Fixed
 from adaverify.lab.replay.policies.ranked import Confidences, Learned, Ranked, Recorded
 from adaverify.lab.replay.policies.stopping import HeadStop, Threshold, TrimmedThreshold
 from adaverify.lab.replay.rounds import Rounds
-from adaverify.policy import AcceptanceEstimator, OnlineAcceptanceEstimator, RobustEstimator
+from adaverify.policy import AcceptanceEstimator, OnlineAcceptanceEstimator, ProbeSchedule, RobustEstimator
 
 __all__ = [
     "ESTIMATORS",
@@ -99,11 +99,9 @@ def _fixed(argument: str, setting: Setting) -> Policy:
 def _estimator(argument: str, setting: Setting) -> Policy:
     if argument not in ESTIMATORS:
         raise ConfigError(f"there is no estimator {argument!r}; choose from {', '.join(_names(setting.rounds))}")
-    return Ranked(
-        f"estimator:{argument}",
-        Learned(ESTIMATORS[argument](setting.num_speculative_tokens, setting.num_seats)),
-        setting,
-    )
+    estimator = ESTIMATORS[argument](setting.num_speculative_tokens, setting.num_seats)
+    probes = ProbeSchedule() if argument == "robust" else None
+    return Ranked(f"estimator:{argument}", Learned(estimator), setting, probes=probes)
 
 
 def _threshold(family: str, make: Callable[[float], Policy], feature: str) -> Callable[[str, Setting], Policy]:
