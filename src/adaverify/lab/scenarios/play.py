@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaverify.lab.replay import Blocks, Rounds, Traffic
 from adaverify.lab.scenarios.law import CLIFF, over_time
@@ -51,7 +53,7 @@ def make_play(scenario: Scenario, seed: int) -> Play:
     return Play(Rounds((_info(scenario),), names, blocks, usable, np.minimum(accepted, usable)), traffic)
 
 
-def _of(scenario: Scenario, name: str) -> Floats | Bools:
+def _of(scenario: Scenario, name: str) -> NDArray[Any]:
     """One attribute of every tenant."""
     return np.array([getattr(tenant, name) for tenant in scenario.tenants])
 

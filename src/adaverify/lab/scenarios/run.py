@@ -36,7 +36,7 @@ def run(
     progress : callable
         Told each policy before it is played.
     """
-    makers = {"oracle": oracle, "offline": offline}
+    makers: dict[str, Callable[[Setting], Policy]] = {"oracle": oracle, "offline": offline}
     makers |= {mode: _maker(mode) for mode in (ESTIMATORS if modes is None else modes)}
     courses: dict[str, list[Course]] = {name: [] for name in makers}
     for seed in seeds:
