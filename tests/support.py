@@ -53,6 +53,8 @@ class Pair:
             "num_speculative_tokens": k,
             "draft_sample_method": sampling,
             "enable_adaptive_verification": costs is not None,
+            # what steps take on the machine that runs the tests must not decide anything
+            "live_costs": False,
         }
         # measuring them would take longer than most tests
         with mock.patch("adaverify.engine.factory.profile_costs", return_value=costs):

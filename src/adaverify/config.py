@@ -39,6 +39,8 @@ class SpeculativeConfig(BaseModel):
         that of a server without drafter.
     enable_adaptive_verification : bool
         Verify only the drafts worth their cost.
+    live_costs : bool
+        Keep the costs measured at start true by what served steps take; false trims by the start-up costs throughout.
     draft_confidence : str
         Where the chance of acceptance comes from: ``head`` (the drafter's own), ``estimator`` (fitted while
         serving), or ``auto``, the head if there is one.
@@ -54,6 +56,7 @@ class SpeculativeConfig(BaseModel):
     draft_sample_method: DraftSampleMethod = "probabilistic"
     rejection_sample_method: RejectionSampleMethod = "standard"
     enable_adaptive_verification: bool = False
+    live_costs: bool = True
     draft_confidence: DraftConfidence = "auto"
     scale_draft_confidence: bool = False
 

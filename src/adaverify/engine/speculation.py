@@ -11,11 +11,14 @@ from torch import Tensor
 from adaverify.config import SpeculativeConfig
 from adaverify.drafters.base import DraftBlock, Drafter
 from adaverify.engine.scheduler import StepPlan
+from adaverify.engine.timing import step_size
 from adaverify.errors import ConfigError
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
+from adaverify.policy.live_costs import LiveCosts
 from adaverify.policy.shared_slopes import SharedSlopesEstimator
+from adaverify.policy.step import StepSize, StepTime
 from adaverify.policy.survival import admit, survival, valid_prefix
 
 AcceptanceEstimator = OnlineAcceptanceEstimator | SharedSlopesEstimator
@@ -84,14 +87,22 @@ class Speculation:
         self.reads_head = _reads_head(config, drafter)
         self.cost_table: CostTable | None = None
         self.costs: MaterializedCosts | None = None
+        self.live_costs: LiveCosts | None = None
+        self._trims_by_live_costs = config.live_costs
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
 
     def set_costs(self, table: CostTable) -> None:
-        """Trim by these measured costs from now on; without any, every draft is verified."""
+        """Trim by these measured costs, and by what steps really take, from now on; without, verify every draft."""
         max_requests, max_tokens = self._limits
         self.cost_table = table
+        self.live_costs = LiveCosts(table, max_requests, max_tokens)
         self.costs = table.materialize(max_requests, max_tokens, device=self.device)
+
+    def learn_costs(self, size: StepSize, time: StepTime) -> None:
+        """A step is over; the next budget may depend on how long it took."""
+        if self.live_costs is not None:
+            self.live_costs.observe(size, time)
 
     def start_request(self, slot: int) -> None:
         """A new request has this slot: as in the paper, it counts as certain until its first drafts are scored."""
@@ -144,9 +155,16 @@ class Speculation:
             num_sampling=self._scalar(plan.num_sampling),
             num_requests=self._scalar(len(plan.decodes)),
             num_non_draft=self._scalar(plan.num_non_draft_tokens),
-            costs=self.costs,
+            costs=self._costs_of(plan),
             max_budget=limit,
         )
+
+    def _costs_of(self, plan: StepPlan) -> MaterializedCosts:
+        """What steps of this plan cost, by lengths and by what was measured before it."""
+        assert self.costs is not None
+        if self.live_costs is None or not self._trims_by_live_costs:
+            return self.costs
+        return self.live_costs.at(step_size(plan), self.device)
 
     @torch.inference_mode()
     def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:

@@ -21,7 +21,11 @@ def engine_replay(rounds: Rounds, traffic: Traffic, head: bool = False) -> tuple
     """Budgets, drafts admitted in each step, and the engine's speculation at the end."""
     K = rounds.num_speculative_tokens
     config = SpeculativeConfig(
-        method="draft_model", model="none", num_speculative_tokens=K, enable_adaptive_verification=True
+        method="draft_model",
+        model="none",
+        num_speculative_tokens=K,
+        enable_adaptive_verification=True,
+        live_costs=False,
     )
     drafter = SimpleNamespace(knows_q_before_draw=rounds.info.knows_q_before_draw, has_confidence_head=head)
     speculation = Speculation(config, drafter, traffic.num_seats, 10_000, torch.device("cpu"))  # type: ignore[arg-type]
