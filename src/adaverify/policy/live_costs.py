@@ -93,7 +93,9 @@ class LiveCosts:
         if self._draft is not None:
             verify += self._draft.prompt_ms(size)
             draft = self._draft.table(size)
-        return MaterializedCosts(torch.from_numpy(draft).to(device), torch.from_numpy(verify).to(device))
+        # not blocking: the host need not wait for what a device has still to do
+        tables = (torch.from_numpy(table).to(device, non_blocking=True) for table in (draft, verify))
+        return MaterializedCosts(*tables)
 
     def _observe_drafting(self, size: StepSize, time: StepTime) -> tuple[float, float]:
         """Learn what drafting takes; returns what was expected of it, and what it took, in milliseconds."""

@@ -53,11 +53,11 @@ class StepTime:
     Attributes
     ----------
     draft_ms : float
-        Drafting, from the scheduled batch to the drafts admitted.
+        From the start until the drafts are made and those to be verified are chosen.
     verify_ms : float
         The target's pass, sampling and verification.
     other_ms : float
-        All else: scheduling, what the drafter takes from the target's pass, learning, handing out, the caller.
+        All else: packing, what the drafter takes from the target's pass, learning, handing out, the caller.
     """
 
     draft_ms: float
