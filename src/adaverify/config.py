@@ -43,6 +43,8 @@ class SpeculativeConfig(BaseModel):
     adaptive_draft_depth : bool, optional
         Draft only as deep as pays, or not at all, each step; as ``enable_adaptive_verification`` by default. Like
         that, it needs measured costs.
+    live_costs : bool
+        Keep the costs measured at start true by what served steps take; false trims by the start-up costs throughout.
     draft_confidence : str
         Where the chance of acceptance comes from: ``head`` (the drafter's own), ``estimator`` (fitted while
         serving), or ``auto``, the head if there is one.
@@ -64,6 +66,7 @@ class SpeculativeConfig(BaseModel):
     rejection_sample_method: RejectionSampleMethod = "standard"
     enable_adaptive_verification: bool = False
     adaptive_draft_depth: bool | None = None
+    live_costs: bool = True
     draft_confidence: DraftConfidence = "auto"
     estimator: EstimatorMode = "robust"
     estimator_state: str | None = None

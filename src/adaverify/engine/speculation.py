@@ -13,15 +13,18 @@ from adaverify.drafters.base import DraftBlock, Drafter
 from adaverify.engine.depth import DepthPlanner, DraftChoice
 from adaverify.engine.request import Request
 from adaverify.engine.scheduler import StepPlan
+from adaverify.engine.timing import step_size
 from adaverify.errors import ConfigError
 from adaverify.policy.acceptance import AcceptanceEstimator
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
+from adaverify.policy.live_costs import LiveCosts
 from adaverify.policy.probing import ProbeSchedule
 from adaverify.policy.requests import RequestRows
 from adaverify.policy.robust import COUPLED, STANDARD, RobustEstimator
 from adaverify.policy.shared_slopes import SharedSlopesEstimator
+from adaverify.policy.step import StepSize, StepTime
 from adaverify.policy.survival import admit, survival, valid_prefix
 
 # what coupled verification believes of log-odds and margin before the first label
@@ -92,6 +95,8 @@ class Speculation:
         self.reads_head = _reads_head(config, drafter)
         self.cost_table: CostTable | None = None
         self.costs: MaterializedCosts | None = None
+        self.live_costs: LiveCosts | None = None
+        self._trims_by_live_costs = config.live_costs
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
         self.probes = ProbeSchedule() if config.estimator == "robust" else None
@@ -103,10 +108,16 @@ class Speculation:
         return self.depth_planner is not None and self.adaptive and self.costs is not None
 
     def set_costs(self, table: CostTable) -> None:
-        """Trim by these measured costs from now on; without any, every draft is verified."""
+        """Trim by these measured costs, and by what steps really take, from now on; without, verify every draft."""
         max_requests, max_tokens = self._limits
         self.cost_table = table
+        self.live_costs = LiveCosts(table, max_requests, max_tokens, self.num_speculative_tokens)
         self.costs = table.materialize(max_requests, max_tokens, self.device, self.num_speculative_tokens)
+
+    def learn_costs(self, size: StepSize, time: StepTime) -> None:
+        """A step is over; the next budget may depend on how long it took."""
+        if self.live_costs is not None:
+            self.live_costs.observe(size, time)
 
     def start_requests(self, requests: Sequence[Request]) -> None:
         """New requests have their slots: until their first drafts are scored they count as the estimator expects.
@@ -130,8 +141,7 @@ class Speculation:
         """
         if self.chooses_depth:
             assert self.depth_planner is not None
-            assert self.costs is not None
-            return self.depth_planner.choose(plan, self.costs)
+            return self.depth_planner.choose(plan, self._costs_of(plan))
         depth = max(plan.num_drafts, default=0) if plan.max_draft_budget > 0 else 0
         return DraftChoice(depth, None if self._budget_may_wait else self._budget(plan))
 
@@ -172,26 +182,33 @@ class Speculation:
         stale = survival(self._stale[self._rows(plan.decodes).slot], num_drafts)
         positions = torch.arange(self.num_speculative_tokens, device=self.device)
         stale = stale.masked_fill(positions >= num_drafts[:, None], -1.0)
+        costs = self._costs_of(plan)
         budget = choose_budget(
             stale,
             num_sampling=self._scalar(plan.num_sampling),
             num_requests=self._scalar(len(plan.decodes)),
             num_non_draft=self._scalar(plan.num_non_draft_tokens),
-            costs=self.costs,
+            costs=costs,
             max_budget=limit,
             depth=self._scalar(self.num_speculative_tokens if depth is None else depth),
         )
-        return limit if self._probes_now(plan, budget) else budget
+        return limit if self._probes_now(plan, budget, costs) else budget
 
-    def _probes_now(self, plan: StepPlan, budget: Tensor) -> bool:
+    def _probes_now(self, plan: StepPlan, budget: Tensor, costs: MaterializedCosts) -> bool:
         """Whether this step verifies everything, so that labels never run dry; lengths and stale budgets decide."""
         if self.probes is None:
             return False
-        assert self.costs is not None
         drafts = torch.stack((torch.zeros_like(budget), budget, self._scalar(plan.max_draft_budget)))
-        tokens = (drafts + plan.num_non_draft_tokens).clamp(max=len(self.costs.verify) - 1)
-        none, chosen, everything = self.costs.verify.take(tokens).tolist()
-        return self.probes.is_due(everything - none, chosen + float(self.costs.draft[-1, len(plan.decodes)]))
+        tokens = (drafts + plan.num_non_draft_tokens).clamp(max=len(costs.verify) - 1)
+        none, chosen, everything = costs.verify.take(tokens).tolist()
+        return self.probes.is_due(everything - none, chosen + float(costs.draft[-1, len(plan.decodes)]))
+
+    def _costs_of(self, plan: StepPlan) -> MaterializedCosts:
+        """What steps of this plan cost, by lengths and by what was measured before it."""
+        assert self.costs is not None
+        if self.live_costs is None or not self._trims_by_live_costs:
+            return self.costs
+        return self.live_costs.at(step_size(plan), self.device)
 
     @torch.inference_mode()
     def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:

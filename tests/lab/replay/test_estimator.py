@@ -29,6 +29,7 @@ def engine_replay(
         enable_adaptive_verification=True,
         estimator=estimator,
         adaptive_draft_depth=False,
+        live_costs=False,
     )
     drafter = SimpleNamespace(knows_q_before_draw=rounds.info.knows_q_before_draw, has_confidence_head=head)
     speculation = Speculation(config, drafter, traffic.num_seats, 10_000, torch.device("cpu"))  # type: ignore[arg-type]
