@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from adaverify import LLM, SamplingParams
 from adaverify.drafters.base import DraftBlock
 from adaverify.drafters.models import build_draft_model, read_draft_config
+from adaverify.engine.depth import DraftChoice
 from adaverify.sampling.laws import DraftLaws
 
 METHODS = ("eagle3", "mtp", "dflash", "dflash2", "dspark")
@@ -157,6 +159,21 @@ def record(llm: LLM) -> list[Call]:
 
     drafter.propose = recording
     return calls
+
+
+def at_random(llm: LLM, seed: int = 0) -> LLM:
+    """Every depth from none to K, and every stop, by the dice: more ways than costs would ask for."""
+    dice, speculation = random.Random(seed), llm.engine.speculation
+
+    def choose(plan):
+        depth = min(dice.randrange(speculation.num_speculative_tokens + 1), max(plan.num_drafts, default=0))
+        while sum(min(depth, count) for count in plan.num_drafts) > plan.max_draft_budget:
+            depth -= 1
+        go_on = dice.choice([None, lambda *_: dice.random() < 0.5])
+        return DraftChoice(depth, torch.tensor(plan.max_draft_budget), go_on)
+
+    speculation.choose, speculation.depth_planner = choose, None
+    return llm
 
 
 def copy_of(block: DraftBlock) -> DraftBlock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.drafters.support import record
+from tests.drafters.support import Call, at_random, record
 from tests.support import random_prompts
 from transformers import AutoModelForCausalLM
 
@@ -52,6 +52,20 @@ def test_blocks_equal_a_pass_from_scratch(pair, model, sampling, options):
     assert sum(stats.drafted) > sum(stats.admitted) > sum(stats.accepted)
     assert (stats.num_preemptions > 0) == ("num_kv_blocks" in options)
     assert len(calls) > 10
+    assert_from_scratch(model, calls, sampling)
+
+
+def test_blocks_equal_a_pass_from_scratch_at_any_depth(pair, model):
+    """After steps without drafts, and after blocks that ended early, whose last draft was drawn but not read."""
+    llm = at_random(pair.llm(k=K))
+    calls = record(llm)
+    for _ in range(2):
+        llm.generate(PROMPTS, PARAMS)
+    assert {call.block.depth for call in calls} == {1, 2, 3}
+    assert_from_scratch(model, calls, "probabilistic")
+
+
+def assert_from_scratch(model, calls: list[Call], sampling: str) -> None:
     for call in calls:
         for row, (text, params, count) in enumerate(zip(call.texts, call.params, call.num_drafts, strict=True)):
             drafts = call.block.token_ids[row, :count].tolist()

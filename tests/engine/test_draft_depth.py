@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.drafters.scratch import Scratch, assert_from_scratch
-from tests.drafters.support import METHODS, record, save_echoing_target, trained
+from tests.drafters.support import METHODS, at_random, record, save_echoing_target, trained
 from tests.support import Pair, plain_llm, random_prompts, save_related_model, token_ids
 
 from adaverify import LLM, SamplingParams
-from adaverify.engine.depth import DraftChoice
 from adaverify.lab.trace import read_trace
 from adaverify.lab.trace.recorder import Recorder
 from adaverify.policy.cost import CostCurve, CostTable
@@ -57,21 +54,6 @@ def plain(pairs) -> list[list[int]]:
 def build(pair: Pair, costs: CostTable = STOPPING, **options: Any) -> LLM:
     speculative = {"adaptive_draft_depth": True} | options.pop("speculative", {})
     return pair.llm(costs, K, speculative=speculative, **options)
-
-
-def at_random(llm: LLM, seed: int = 0) -> LLM:
-    """Every depth from none to K, and every stop, by the dice: more ways than costs would ask for."""
-    dice, speculation = random.Random(seed), llm.engine.speculation
-
-    def choose(plan):
-        depth = min(dice.randrange(K + 1), max(plan.num_drafts, default=0))
-        while sum(min(depth, count) for count in plan.num_drafts) > plan.max_draft_budget:
-            depth -= 1
-        go_on = dice.choice([None, lambda *_: dice.random() < 0.5])
-        return DraftChoice(depth, torch.tensor(plan.max_draft_budget), go_on)
-
-    speculation.choose, speculation.depth_planner = choose, None
-    return llm
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
