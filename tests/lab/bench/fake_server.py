@@ -35,6 +35,7 @@ class FakeServer:
     """
 
     has_metrics: bool = True
+    key: str | None = None
     fail: Callable[[dict[str, Any]], int | str | None] = lambda body: None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     running: int = 0
@@ -64,8 +65,12 @@ class FakeServer:
             writer.close()
 
     def _get(self, path: str, writer: asyncio.StreamWriter) -> None:
-        if path == "/v1/models":
+        if self.key is not None and self.key not in self.keys:
+            _plain(writer, 401, "{}")
+        elif path == "/v1/models":
             _plain(writer, 200, json.dumps({"data": [{"id": "fake"}]}))
+        elif path == "/version" and self.has_metrics:
+            _plain(writer, 200, json.dumps({"version": "1.2"}))
         elif path == "/metrics" and self.has_metrics:
             _plain(writer, 200, METRICS.format(rounds=float(self.rounds)))
         else:

@@ -6,7 +6,8 @@ from tests.lab.bench.support import BASE, FIXED, cell, prompt_file, settings
 from adaverify.lab.bench.arms import Arm
 from adaverify.lab.bench.load import Load
 from adaverify.lab.bench.pictures import frontier, gain, pictures, write_pictures
-from adaverify.lab.bench.summary import Summary, summarize
+from adaverify.lab.bench.summarize import summarize
+from adaverify.lab.bench.summary import Summary
 from adaverify.lab.bench.workload import read_workloads
 
 ARMS = (Arm("k0"), Arm("k3", FIXED), Arm("av_$x", BASE), Arm("other", url="http://x"))

@@ -65,6 +65,7 @@ def test_measurements_hold_what_client_and_server_saw(tmp_path, arms):
     assert first["total_output_tokens"] == 16
     assert (first["rounds"], first["admitted"]) == (8, [8, 0])
     assert (second["rounds"], second["admitted"]) == (None, None)
+    assert (first["server_version"], second["server_version"]) == ("1.2", None)
     assert first["steady_output_throughput"] > 0
     assert first["p99_ttft_ms"] >= first["median_ttft_ms"] > 0
     # the server was not started here
@@ -164,7 +165,8 @@ def test_a_failed_request_makes_the_exit_code_1(tmp_path, fakes):
     ("more", "told"),
     [
         (["--max-concurrency", "1,x"], "numbers with commas"),
-        (["--max-concurrency", "0"], "must be 1 or more"),
+        (["--max-concurrency", "0"], "must be from 1 to"),
+        (["--request-rate", "inf", "--max-concurrency", "1"], "must be from"),
         (["--request-rate", "1", "--max-concurrency", "1,2"], "name one number"),
         (["--percentile-metrics", "ttft,speed"], "'speed' is not one of"),
         (["--extra-body", "{"], "no JSON object"),

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.lab.bench.fake_server import FakeServer, live
 from tests.lab.bench.support import BASE
 
 from adaverify.errors import ConfigError
 from adaverify.lab.bench.arms import Arm
 from adaverify.lab.bench.processor import ProcessorTime
-from adaverify.lab.bench.servers import Server, Servers, command_of
+from adaverify.lab.bench.server import Server
+from adaverify.lab.bench.servers import Servers, command_of
 
 FAKE = Path(__file__).with_name("fake_server.py")
 
@@ -68,6 +70,24 @@ def test_a_url_that_does_not_answer_is_told(tmp_path):
     arm = Arm("up", url="http://127.0.0.1:9")
     with pytest.raises(ConfigError, match="did not answer"):
         Server(arm, command_of(arm, None, ()), tmp_path / "up.log", 0.1, {}).start()
+
+
+def test_a_refused_key_is_told_at_once(tmp_path):
+    with live(FakeServer(key="Bearer right")) as url:
+        one = Server(Arm("up", url=url), None, tmp_path / "up.log", 30, {"Authorization": "Bearer wrong"})
+        with pytest.raises(ConfigError, match="HTTP 401; give its --api-key"):
+            one.start()
+        assert Server(one.arm, None, tmp_path / "up.log", 30, {"Authorization": "Bearer right"}).start().model == "fake"
+
+
+def test_our_servers_ask_for_no_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADAVERIFY_API_KEY", "secret")
+    one = server(tmp_path)
+    one.start()
+    environment = Path(f"/proc/{one.group}/environ").read_bytes()
+    one.stop()
+    assert b"PATH=" in environment
+    assert b"secret" not in environment
 
 
 def test_all_are_up_and_only_the_one_in_use_runs(tmp_path):

@@ -10,7 +10,7 @@ from tests.lab.bench.support import BASE, FIXED, cell, settings
 from adaverify.lab.bench.arms import Arm
 from adaverify.lab.bench.load import Load
 from adaverify.lab.bench.show import tables, warnings
-from adaverify.lab.bench.summary import summarize
+from adaverify.lab.bench.summarize import summarize
 
 ARMS = (
     Arm("k0"),

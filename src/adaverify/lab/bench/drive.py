@@ -22,11 +22,12 @@ Ask = Callable[[int], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server is, and what it calls its model."""
+    """Where a server is, what it calls its model and its version, and the headers that it wants."""
 
     url: str
     model: str
     headers: dict[str, str]
+    version: str | None = None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def provenance() -> dict[str, Any]:
         "machine": {
             "cpu": cpu_model(),
             "cores": os.cpu_count(),
+            "gpus": gpus(),
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         },
     }
@@ -65,6 +66,15 @@ def installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def gpus() -> list[str]:
+    """Names of NVIDIA's GPUs; asked of the driver, since torch takes seconds to load."""
+    ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+    except (OSError, subprocess.CalledProcessError):
+        return []
 
 
 def cpu_model() -> str:

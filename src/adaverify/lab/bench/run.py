@@ -17,7 +17,8 @@ from adaverify.lab.bench.load import Load
 from adaverify.lab.bench.measure import figures
 from adaverify.lab.bench.plan import Cell, blocks
 from adaverify.lab.bench.processor import ProcessorTime
-from adaverify.lab.bench.servers import Server, Servers, command_of
+from adaverify.lab.bench.server import Server
+from adaverify.lab.bench.servers import Servers, command_of
 from adaverify.lab.bench.settings import Settings
 from adaverify.lab.bench.store import Store
 
@@ -107,6 +108,7 @@ def measure(settings: Settings, cell: Cell, server: Server, hooks: Hooks) -> dic
     shares = ProcessorTime.now(server.group).shares_since(processor, perf_counter() - clock)
     return {
         "started": started,
+        "server_version": server.endpoint.version,
         "load_average": os.getloadavg()[0],
         "num_prompts": count,
         **figures(traffic, settings.percentiles),

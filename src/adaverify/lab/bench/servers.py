@@ -8,138 +8,12 @@ one, ours or another's, may poll. Where the memory does not hold all of them, on
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import httpx
-
-from adaverify.errors import ConfigError
 from adaverify.lab.bench.arms import Arm
-from adaverify.lab.bench.drive import Endpoint
-
-_POLL_SECONDS = 0.25
-_STOP_SECONDS = 20.0
-_SETTLE_SECONDS = 0.2
-
-
-class Server:
-    """One arm's server.
-
-    Parameters
-    ----------
-    arm : Arm
-    command : list of str, optional
-        With ``{port}``; None for a server that runs already.
-    log : Path
-        Gets what the process writes.
-    patience : float
-        Seconds until it must be ready.
-    headers : dict
-        Of every request.
-    """
-
-    def __init__(
-        self, arm: Arm, command: list[str] | None, log: Path, patience: float, headers: dict[str, str]
-    ) -> None:
-        self.arm = arm
-        self._command = command
-        self._log = log
-        self._patience = patience
-        self._headers = headers
-        self._process: subprocess.Popen[bytes] | None = None
-        self.endpoint: Endpoint | None = None
-
-    @property
-    def group(self) -> int | None:
-        """Process group; None for a server that was not started here."""
-        return None if self._process is None else self._process.pid
-
-    def start(self) -> Endpoint:
-        """Start it, if that is ours to do, and wait until it answers.
-
-        Raises
-        ------
-        ConfigError
-            It ended, or did not answer in time.
-        """
-        url = self.arm.url or f"http://127.0.0.1:{self._launch()}"
-        deadline = time.monotonic() + self._patience
-        while True:
-            self.check()
-            model = self._model(url)
-            if model is not None:
-                self.endpoint = Endpoint(url, model, self._headers)
-                return self.endpoint
-            if time.monotonic() > deadline:
-                raise ConfigError(
-                    f"the server of arm {self.arm.name} did not answer {url}/v1/models within {self._patience:g} s; "
-                    f"see {self._log}, or raise --ready-check-timeout-sec"
-                )
-            time.sleep(_POLL_SECONDS)
-
-    def check(self) -> None:
-        """Raise a ConfigError if the process has ended."""
-        if self._process is not None and self._process.poll() is not None:
-            raise ConfigError(
-                f"the server of arm {self.arm.name} ended with code {self._process.returncode}: "
-                f"{_last_line(self._log)} (all of it in {self._log})"
-            )
-
-    def pause(self) -> None:
-        """Take it off the processor until :meth:`resume`."""
-        if self._process is not None:
-            # What follows the last token of a step is not to be cut in two: it may be timed.
-            time.sleep(_SETTLE_SECONDS)
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it run."""
-        self._signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """End it, for good if it does not go by itself."""
-        self.endpoint = None
-        if self._process is None:
-            return
-        self.resume()
-        self._signal(signal.SIGTERM)
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-        self._process = None
-
-    def _launch(self) -> int:
-        assert self._command is not None
-        port = _free_port()
-        command = [word.replace("{port}", str(port)) for word in self._command]
-        with self._log.open("ab") as log:
-            # A group of its own: an interrupt reaches it through us, and its children are stopped with it.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        return port
-
-    def _model(self, url: str) -> str | None:
-        """Name of the first model served at ``url``; None while nothing answers."""
-        try:
-            response = httpx.get(f"{url}/v1/models", headers=self._headers, timeout=10, trust_env=False)
-            return str(response.json()["data"][0]["id"])
-        except (httpx.HTTPError, ValueError, LookupError, TypeError):
-            return None
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+from adaverify.lab.bench.server import Server
 
 
 class Servers:
@@ -225,14 +99,3 @@ def command_of(arm: Arm, target: str | None, flags: tuple[str, ...]) -> list[str
         return shlex.split(arm.command)
     assert target is not None
     return our_command(arm, target, flags)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it wrote nothing"

@@ -42,6 +42,8 @@ def warnings(summary: Summary) -> list[str]:
             f"{summary.failed} requests failed; the {summary.incomplete} measurements they belong to count nowhere. "
             "Run the command again to repeat them"
         )
+    elif summary.incomplete:
+        found.append(f"{summary.incomplete} measurements are too short to tell a speed; raise --output-len")
     disturbed = [point for point in summary.points if (point.other_cpu_share or 0) > DISTURBED]
     if disturbed:
         worst = max(point.other_cpu_share or 0 for point in disturbed)
@@ -61,7 +63,7 @@ def warnings(summary: Summary) -> list[str]:
 def _points(summary: Summary, settings: Settings, workload: str, metrics: Sequence[str]) -> Table:
     highest = max(settings.percentiles, default=None)
     table = Table(
-        title=f"{workload}: output tokens/s, median (lowest to highest) over passes",
+        title=Text(f"{workload}: output tokens/s, median (lowest to highest) over passes"),
         caption=f"ratio: to {summary.baseline}, in pairs, with 95% interval; *: on the frontier of throughput and "
         "tokens/s a user; drafts: drafted, admitted, accepted a round",
         title_justify="left",
