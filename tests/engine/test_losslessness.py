@@ -23,7 +23,7 @@ PROMPT, LENGTH, K = [3], 4, 3
 SEATS = 256
 DRAFT = CostCurve((1, SEATS), (1.0, 1.5))
 # trims the second and third drafts of a block
-GENTLE = CostTable(CostCurve((1, SEATS, 8 * SEATS), (1.0, 2.0, 20.0)), DRAFT)
+GENTLE = CostTable(CostCurve((1, SEATS, 2 * SEATS, 8 * SEATS), (1.0, 2.0, 3.5, 40.0)), DRAFT)
 # a cliff behind the batch and a few drafts: even first drafts compete
 CLIFF = CostTable(CostCurve((1, SEATS + 96, SEATS + 104, 8 * SEATS), (1.0, 1.2, 40.0, 400.0)), DRAFT)
 
@@ -117,8 +117,7 @@ def test_choosing_the_depth_of_drafting_keeps_the_targets_law(small, echoing, tm
     print(result)
     assert result.conclusion is Conclusion.EXACT, result
     assert result.drafted >= result.admitted > result.accepted > SAMPLES / 50
-    stats = llm.stats()
-    assert 0 < stats.drafted[1] < stats.drafted[0] or batch == "many"
+    assert llm.stats().num_early_stops > 0 or batch == "many"
 
 
 @pytest.mark.slow

@@ -201,7 +201,7 @@ class Engine:
         with self._timed("draft"):
             block = self.speculation.draft(plan, choice)
         if any(plan.num_drafts):
-            self._stats.add_draft_depth(block.depth)
+            self._stats.add_draft_depth(block.depth, choice.depth)
         with self._timed("policy"):
             return self.speculation.admit(plan, block, choice.budget)
 

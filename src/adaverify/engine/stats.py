@@ -49,6 +49,8 @@ class EngineStats:
         Steps in which some request could have used a draft.
     num_undrafted_steps : int
         Those of them that drafted nothing.
+    num_early_stops : int
+        Those whose blocks were ended before the depth that was chosen.
     draft_depth_sum : int
         Depth drafted, summed over them.
     estimator_slope : float, optional
@@ -85,6 +87,7 @@ class EngineStats:
     draft_budget: int = 0
     num_draftable_steps: int = 0
     num_undrafted_steps: int = 0
+    num_early_stops: int = 0
     draft_depth_sum: int = 0
     estimator_slope: float | None = None
     estimator_intercepts: list[float] | None = None
@@ -115,10 +118,11 @@ class EngineStats:
         """Counters of this moment, which no later step changes."""
         return copy.deepcopy(self)
 
-    def add_draft_depth(self, depth: int) -> None:
-        """Count a step that could draft, and did to ``depth``."""
+    def add_draft_depth(self, depth: int, chosen: int) -> None:
+        """Count a step that could draft to the ``chosen`` depth, and did to ``depth``."""
         self.num_draftable_steps += 1
         self.num_undrafted_steps += depth == 0
+        self.num_early_stops += depth < chosen
         self.draft_depth_sum += depth
 
     def add_round(

@@ -36,7 +36,8 @@ class Losslessness:
     Attributes
     ----------
     conclusion : Conclusion
-        Inconclusive when nothing was drafted or nothing was trimmed: then adaptive verification was not tested.
+        Inconclusive when nothing was drafted, or nothing was left out: neither trimmed nor, for want of worth, drafted;
+        then adaptive verification was not tested.
     p_value : float
         Chance of a deviation at least as large if the output is exact.
     num_samples, num_cells : int
@@ -99,7 +100,7 @@ def check_losslessness(
     drafted, admitted = sum(stats_after.drafted), sum(stats_after.admitted)
     if p_value < significance:
         conclusion = Conclusion.BIASED
-    elif admitted == 0 or admitted == drafted:
+    elif admitted == 0 or (admitted == drafted and not stats_after.num_early_stops):
         conclusion = Conclusion.INCONCLUSIVE
     else:
         conclusion = Conclusion.EXACT

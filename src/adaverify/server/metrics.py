@@ -154,6 +154,7 @@ class EngineCollector(Collector):
         yield self._gauge("adaverify:draft_budget", "Drafts the last step could verify.", stats.draft_budget)
         yield counter("adaverify:draftable_steps", "Steps that could draft.", stats.num_draftable_steps)
         yield counter("adaverify:undrafted_steps", "Those that drafted nothing.", stats.num_undrafted_steps)
+        yield counter("adaverify:early_stops", "Those that ended their blocks early.", stats.num_early_stops)
         yield counter("adaverify:draft_depth", "Depth drafted, summed over these steps.", stats.draft_depth_sum)
 
     def _estimator(self, stats: EngineStats) -> Iterator[Metric]:

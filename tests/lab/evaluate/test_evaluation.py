@@ -25,7 +25,7 @@ def trace():
 
 @pytest.fixture(scope="module")
 def found(trace) -> Evaluation:
-    slow = {"slow": lambda run: OnlineAcceptanceEstimator(run.num_speculative_tokens, refit_interval=200)}
+    slow = {"slow": lambda run, num_requests: OnlineAcceptanceEstimator(run.num_speculative_tokens, refit_interval=200)}
     return evaluate(trace, replicates=100, estimators=slow)
 
 
@@ -45,6 +45,7 @@ def test_every_score_is_there_and_says_whether_it_is_lossless(found):
         "as served": (True, "as it is"),
         "overlap of p and q": (True, "as it is"),
         "online: paper": (True, "online"),
+        "online: robust": (True, "online"),
         "slow": (True, "online"),
         "online: river": (True, "online"),
     }

@@ -26,7 +26,7 @@ def record(llm: LLM, folder, params: SamplingParams | list[SamplingParams] = PAR
 
 @pytest.fixture(scope="module")
 def trimmed(pair, tmp_path_factory):
-    llm = pair.llm(k=K, max_num_seqs=4)
+    llm = pair.llm(k=K, max_num_seqs=4, speculative={"estimator": "paper"})
     before = llm.stats()
     trace = record(llm, tmp_path_factory.mktemp("trimmed"), wants_overlaps=True)
     return trace, before, llm.stats()

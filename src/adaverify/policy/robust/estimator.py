@@ -37,8 +37,8 @@ class Start:
 STANDARD = Start(((0.5,), (0.65,)), (-0.2, -0.55), (LOG_ODDS,))
 # log-odds and margin, as fitted on small pairs of ours
 COUPLED = Start(((0.45, 0.2), (0.45, 0.2)), (-0.7, -0.7), (COARSE_LOG_ODDS, MARGIN))
-# what a request counts as before anything was predicted
-INIT_CONFIDENCE = 0.7
+# before anything was predicted a request counts as certain, as in the paper: so there are labels from the first step
+INIT_CONFIDENCE = 1.0
 
 
 class RobustEstimator:
