@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from adaverify.policy.exactness.cases import DSPARK_PAIR, Case, both, by_first_draw
 from adaverify.policy.exactness.depth_rules import DepthRule
@@ -88,7 +89,7 @@ def rivals_setting() -> Setting:
     return Setting((DSPARK_PAIR, NEIGHBOUR_PAIR), rule, 3, 1)
 
 
-def _with(setting: Setting, **changes: bool) -> Setting:
+def _with(setting: Setting, **changes: Any) -> Setting:
     assert isinstance(setting.rule, DepthRule)
     return replace(setting, rule=replace(setting.rule, **changes))
 
