@@ -6,14 +6,12 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,6 +20,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from adaverify.drafters.models import read_draft_config
+from adaverify.lab.bench.provenance import PACKAGES, commit, cpu_model, installed
 from adaverify.training.prompts import read_source
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,11 +148,11 @@ def provenance() -> dict[str, Any]:
     """Command, commit, versions and machine of this run."""
     return {
         "command": " ".join(["python", "-m", _module(), *(_short(argument) for argument in sys.argv[1:])]),
-        "commit": _commit(),
+        "commit": commit() or "unknown",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "versions": {"python": platform.python_version()} | _versions("adaverify", "torch", "transformers"),
+        "versions": {"python": platform.python_version()} | {name: installed(name) for name in PACKAGES},
         "machine": {
-            "cpu": _cpu_model(),
+            "cpu": cpu_model(),
             "cores": os.cpu_count(),
             "torch_threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -181,29 +180,3 @@ def _short(argument: str) -> str:
 def _module() -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name if spec else Path(sys.argv[0]).name
-
-
-def _commit() -> str:
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
-    return f"{commit or 'unknown'}{' with changes' if git('status', '--porcelain', '--', 'src') else ''}"
-
-
-def _versions(*names: str) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

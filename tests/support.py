@@ -55,6 +55,8 @@ class Pair:
             "enable_adaptive_verification": costs is not None,
             # drafts of every depth, whatever the invented costs: see tests/engine/test_draft_depth.py for the other
             "adaptive_draft_depth": False,
+            # what steps take on the machine that runs the tests must not decide anything
+            "live_costs": False,
         }
         # measuring them would take longer than most tests
         with mock.patch("adaverify.engine.factory.profile_costs", return_value=costs):

@@ -16,6 +16,7 @@ def test_json_mappings_and_configs_are_read_alike():
     assert (config.method, config.model, config.num_speculative_tokens) == ("draft_model", "small", 6)
     assert (config.draft_sample_method, config.rejection_sample_method) == ("probabilistic", "standard")
     assert not config.enable_adaptive_verification
+    assert config.live_costs
     assert SpeculativeConfig.parse(None) is None
 
 

@@ -14,6 +14,7 @@ SpeculativeMethod = Literal["draft_model", "eagle3", "mtp", "dflash", "dflash2",
 DraftSampleMethod = Literal["probabilistic", "greedy"]
 RejectionSampleMethod = Literal["standard", "coupled"]
 DraftConfidence = Literal["auto", "head", "estimator"]
+EstimatorMode = Literal["robust", "paper"]
 MAX_SPECULATIVE_TOKENS = 16
 
 
@@ -42,9 +43,16 @@ class SpeculativeConfig(BaseModel):
     adaptive_draft_depth : bool, optional
         Draft only as deep as pays, or not at all, each step; as ``enable_adaptive_verification`` by default. Like
         that, it needs measured costs.
+    live_costs : bool
+        Keep the costs measured at start true by what served steps take; false trims by the start-up costs throughout.
     draft_confidence : str
         Where the chance of acceptance comes from: ``head`` (the drafter's own), ``estimator`` (fitted while
         serving), or ``auto``, the head if there is one.
+    estimator : str
+        ``robust`` fits from forgotten counts, an offset for each request, sampled and greedy requests apart; ``paper``
+        is the published one, for comparison.
+    estimator_state : str, optional
+        File that the estimator's state is read from at the start, if it is there, and written to at the end.
     scale_draft_confidence : bool
         Correct the head by the temperatures in its checkpoint (sequential temperature scaling).
     """
@@ -58,7 +66,10 @@ class SpeculativeConfig(BaseModel):
     rejection_sample_method: RejectionSampleMethod = "standard"
     enable_adaptive_verification: bool = False
     adaptive_draft_depth: bool | None = None
+    live_costs: bool = True
     draft_confidence: DraftConfidence = "auto"
+    estimator: EstimatorMode = "robust"
+    estimator_state: str | None = None
     scale_draft_confidence: bool = False
 
     @property

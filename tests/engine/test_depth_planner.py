@@ -26,7 +26,7 @@ def materialized(table: CostTable) -> MaterializedCosts:
 
 def planner(in_parallel: bool = False, may_wait: bool = False, probes: ProbeSchedule = NEVER) -> DepthPlanner:
     """Confidences are the features themselves."""
-    return DepthPlanner(K, SEATS, torch.device("cpu"), in_parallel, may_wait, lambda f, margins, i: f, probes)
+    return DepthPlanner(K, SEATS, torch.device("cpu"), in_parallel, may_wait, lambda plan, f, margins, i: f, probes)
 
 
 def plan(num_requests: int = 1, num_drafts: list[int] | None = None, most: int | None = None) -> StepPlan:

@@ -161,7 +161,7 @@ def test_probes_find_the_way_back(pairs, method):
     drafted = sum(stats.drafted)
     planner.probes = ProbeSchedule(0.0)
     llm.generate(PROMPTS[:4], params)
-    assert sum(llm.stats().drafted) > drafted + 50, "and drafting goes on without them"
+    assert sum(llm.stats().drafted) > drafted, "and drafting goes on without them"
 
 
 def test_without_costs_or_trimming_or_when_switched_off_every_block_is_whole(pairs):

@@ -80,7 +80,7 @@ def test_a_prompt_too_long_costs_itself_alone(pair: Pair, tmp_path):
 @pytest.mark.parametrize("trim", [True, False])
 def test_the_command_records_a_trace(pair: Pair, files, tmp_path, trim):
     config = {"method": "draft_model", "model": str(pair.drafter), "num_speculative_tokens": 3}
-    config["enable_adaptive_verification"] = True
+    config |= {"enable_adaptive_verification": True, "live_costs": False}
     arguments = ["record", *map(str, files), "-o", str(tmp_path / "trace"), "--target", str(pair.target)]
     arguments += [
         "--max-tokens",

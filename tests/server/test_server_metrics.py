@@ -37,6 +37,9 @@ STATS = EngineStats(
     estimator_slope=0.5,
     estimator_intercepts=[-0.1, -0.2],
     seconds={"target": 9.5, "policy": 0.5},
+    step_ms=130.0,
+    predicted_step_ms={"live": 120.0, "startup": 90.0},
+    step_error_percent={"live": 7.5, "startup": 31.0},
 )
 
 
@@ -87,6 +90,11 @@ async def scrape(client: httpx.AsyncClient) -> dict[tuple[str, str], float]:
         ("adaverify:predicted_acceptance", "0", 0.6),
         ("adaverify:observed_acceptance", "0", 0.8),
         ("adaverify:step_seconds_total", "target", 9.5),
+        ("adaverify:step_ms", "", 130),
+        ("adaverify:predicted_step_ms", "live", 120),
+        ("adaverify:predicted_step_ms", "startup", 90),
+        ("adaverify:step_error_percent", "live", 7.5),
+        ("adaverify:step_error_percent", "startup", 31),
     ],
 )
 async def test_every_counter_is_told(name: str, label: str, value: float, anyio_backend: str) -> None:
@@ -99,6 +107,15 @@ async def test_no_mean_where_nothing_was_observed(anyio_backend: str) -> None:
         values = await scrape(client)
     assert ("adaverify:predicted_acceptance", "1") not in values
     assert all(math.isfinite(value) for value in values.values())
+
+
+async def test_without_measured_costs_nothing_is_said_of_steps(anyio_backend: str) -> None:
+    engine = speculating()
+    engine.counters = EngineStats.start(2)
+    async with asgi_client(engine) as client:
+        names = {name for name, _ in await scrape(client)}
+    assert "adaverify:draft_budget" in names
+    assert not any("step_ms" in name or "step_error" in name for name in names)
 
 
 async def test_no_speculation_no_speculation_metrics(client: httpx.AsyncClient) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adaverify import __version__
-from adaverify.cli import audit, evaluate, generate, profile, record, replay, report, serve, train
+from adaverify.cli import audit, bench, evaluate, generate, profile, record, replay, report, serve, train
 from adaverify.cli.console import fail
 from adaverify.errors import AdaverifyError
 
@@ -28,6 +28,7 @@ COMMANDS = (
     evaluate.evaluate,
     replay.replay,
     report.report,
+    bench.bench,
 )
 for command in COMMANDS:
     app.command()(command)

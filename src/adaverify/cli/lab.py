@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from adaverify.errors import ConfigError
 
-_LAB_PACKAGES = {"pyarrow", "sklearn", "matplotlib", "scipy"}
+_LAB_PACKAGES = {"pyarrow", "sklearn", "matplotlib", "scipy", "httpx", "prometheus_client"}
 
 
 @contextmanager

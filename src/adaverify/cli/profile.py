@@ -25,7 +25,11 @@ def profile(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the JSON here, not to stdout.")] = None,
     engine_flags: dict[str, Any] | None = None,
 ) -> None:
-    """Measure what a step costs, by its size."""
+    """Measure what a step costs, by its size.
+
+    These are the costs that a server starts with. As it serves it keeps them true; /metrics shows how true both are
+    (adaverify:step_ms, adaverify:predicted_step_ms, adaverify:step_error_percent).
+    """
     if output is not None and not output.parent.is_dir():
         raise ConfigError(f"cannot write {output}: the folder {output.parent} does not exist")
     values = engine_values(target, engine_flags or {})

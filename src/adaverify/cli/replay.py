@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from adaverify.cli.console import err, out
+from adaverify.cli.scenarios import play_scenarios
+from adaverify.errors import ConfigError
 
 if TYPE_CHECKING:
     from adaverify.lab.replay import Comparison, ReplayResult, Rounds, Traffic
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 
 def replay(
     traces: Annotated[
-        list[Path], typer.Argument(help="Folders or files that `adaverify record --no-trim` wrote.", show_default=False)
-    ],
+        list[Path] | None,
+        typer.Argument(help="Folders or files that `adaverify record --no-trim` wrote.", show_default=False),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,10 +47,36 @@ def replay(
         int | None,
         typer.Option("--rounds", min=1, help="Play so many rounds, requests again if need be; each once by default."),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Shuffles the requests.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Shuffles the requests; the first seed of a scenario, 0 by default.")
+    ] = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scenario",
+            help="In place of traces, traffic with a known law that is hard on an estimator: a name of "
+            "docs/scenarios.md, or all; may be repeated.",
+        ),
+    ] = None,
+    num_seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Drawings of each scenario; 3 by default.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Draw the scenarios' rates over time.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything, over time too, as JSON.")] = False,
 ) -> None:
-    """Compare policies on recorded traffic, without a model."""
+    """Compare policies on recorded traffic, or estimators on hard made-up traffic, without a model."""
+    of_traces = {
+        "traces": traces, "--policy": policy, "--concurrency": concurrency, "--costs": costs, "--dataset": dataset,
+        "--rounds": num_rounds,
+    }  # fmt: skip
+    of_scenarios = {"--seeds": num_seeds, "--png": png}
+    if scenario:
+        _refuse(of_traces, "a scenario brings its own traffic and costs")
+        play_scenarios(scenario, seed or 0, num_seeds or 3, as_json, png)
+        return
+    _refuse(of_scenarios, "only a --scenario takes these")
+    if not traces:
+        raise ConfigError("nothing to replay; give folders that `adaverify record --no-trim` wrote, or --scenario NAME")
     from adaverify.lab.replay import Rounds, Traffic, by_drafter, read_costs, recorded_costs
     from adaverify.lab.trace import read_trace
 
@@ -67,6 +96,12 @@ def replay(
         groups[-1]["comparisons"] = comparisons
     if as_json:
         typer.echo(json.dumps(groups, indent=2))
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise ConfigError(f"{', '.join(given)} cannot be used here: {why}; leave out {', '.join(given)}")
 
 
 def _compare(rounds: Rounds, costs: CostTable, traffic: Traffic, policies: list[str] | None) -> Comparison:

@@ -108,6 +108,7 @@ class AsyncEngine:
             self._wake.notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+            self._engine.save_estimator()
 
     def stats(self) -> EngineStats:
         """Snapshot of the engine's counters after the latest step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from adaverify.policy.outlook import Outlook
 from adaverify.policy.probing import ProbeSchedule
 from adaverify.policy.survival import survival
 
-# features [R], margins [R] or None, position from 0: confidences [R]
-ConfidenceAt = Callable[[Tensor, Tensor | None, int], Tensor]
+# plan, features [R], margins [R] or None, position from 0: confidences [R]
+ConfidenceAt = Callable[[StepPlan, Tensor, Tensor | None, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class DepthPlanner:
         totals = [_drafts_to(plan, depth) for depth in range(self.num_speculative_tokens + 1)]
         tokens = torch.tensor(totals, device=self.device) + plan.num_non_draft_tokens
         return EarlyStop(
-            confidence_at=self.confidence_at,
+            confidence_at=partial(self.confidence_at, plan),
             num_drafts=num_drafts,
             expected=self.outlook.mean,
             rate=rate,
@@ -187,7 +188,7 @@ class EarlyStop:
 
     def __init__(
         self,
-        confidence_at: ConfidenceAt,
+        confidence_at: Callable[[Tensor, Tensor | None, int], Tensor],
         num_drafts: Tensor,
         expected: Tensor,
         rate: Tensor,

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adaverify.config import EngineConfig
 from adaverify.engine.block_pool import BlockPool
+from adaverify.engine.estimator_state import save_state
 from adaverify.engine.output import CompletionStream
 from adaverify.engine.records import StepObserver, StepRecord
 from adaverify.engine.request import Request
@@ -20,7 +21,8 @@ from adaverify.engine.rows import admitted_drafts, packed_segments, sample_reque
 from adaverify.engine.runner import ModelRunner
 from adaverify.engine.scheduler import Scheduler, StepPlan
 from adaverify.engine.speculation import Round, Speculation
-from adaverify.engine.stats import EngineStats
+from adaverify.engine.stats import EngineStats, cost_stats
+from adaverify.engine.timing import StepTimer, step_size
 from adaverify.engine.validation import check_request, resolve_bad_words
 from adaverify.errors import QueueFullError
 from adaverify.outputs import CompletionDelta
@@ -28,6 +30,9 @@ from adaverify.sampling.overlap import draft_overlaps
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.rng import derive_seed
 from adaverify.sampling.sampler import SampleRequest, SampleResult, sample
+
+# Steps between two writes of the estimator: what a crash may cost.
+SAVE_INTERVAL = 5000
 
 
 class Engine:
@@ -71,6 +76,7 @@ class Engine:
         self._stats = EngineStats.start(depth)
         # without drafts there is nothing to reject, and a drafter with coupled verification may come and go
         self.coupled = speculation is None or speculation.coupled
+        self.timer = StepTimer(speculation.learn_costs if speculation else None)
 
     @property
     def has_unfinished(self) -> bool:
@@ -121,6 +127,7 @@ class Engine:
         for request in [request for request in self._streams if request.request_id == request_id]:
             request.finish_reason = "abort"
             self._finish(request)
+        self._rest()
 
     def step(self) -> list[CompletionDelta]:
         """Compute one step; returns what it added to each completion.
@@ -129,6 +136,7 @@ class Engine:
         verify, observe, hand out.
         """
         before = dict(self._stats.seconds)
+        self.timer.begin(before)
         with self._timed("schedule"):
             plan = self.scheduler.schedule()
             if plan.is_empty:
@@ -136,6 +144,7 @@ class Engine:
         current = self._begin_round(plan)
         with self._timed("schedule"):
             admitted = current.admitted.tolist() if current else [0] * len(plan.decodes)
+            self.timer.drafted(step_size(plan, sum(admitted), current.block.depth if current else 0))
             drafts = admitted_drafts(current, admitted)
             segments = packed_segments(plan, drafts)
         with self._timed("target"):
@@ -156,7 +165,16 @@ class Engine:
             self._observe(current, telling, admitted, accepted)
         with self._timed("output"):
             sick = sick_requests(plan, segments, accepted, output.finite.tolist())
-            return self._advance(plan, dict(zip(sampling, results, strict=True)), sick)
+            deltas = self._advance(plan, dict(zip(sampling, results, strict=True)), sick)
+        self.timer.end(self._stats.seconds)
+        self._rest()
+        return deltas
+
+    def save_estimator(self) -> None:
+        """Write what the estimator has learned, if the configuration names a file for it."""
+        speculative = self.config.speculative_config
+        if self.speculation is not None and speculative is not None and speculative.estimator_state is not None:
+            save_state(speculative.estimator_state, self.speculation.estimator, speculative)
 
     def stats(self) -> EngineStats:
         """Snapshot of the counters."""
@@ -171,14 +189,14 @@ class Engine:
             num_preemptions=scheduler.num_preemptions,
             estimator_slope=float(speculation.estimator.slope) if speculation else None,
             estimator_intercepts=speculation.estimator.intercepts.tolist() if speculation else None,
+            **cost_stats(speculation.live_costs if speculation else None),
         )
 
     def _begin_round(self, plan: StepPlan) -> Round | None:
         if self.speculation is None:
             return None
         with self._timed("policy"):
-            for request in plan.started:
-                self.speculation.start_request(request.slot)
+            self.speculation.start_requests(plan.started)
             choice = self.speculation.choose(plan)
         with self._timed("draft"):
             block = self.speculation.draft(plan, choice)
@@ -262,11 +280,18 @@ class Engine:
         for request in self.scheduler.running:
             request.remember_blocks(self.pool, self._num_valid(request))
         self._stats.num_steps += 1
+        if self._stats.num_steps % SAVE_INTERVAL == 0:
+            self.save_estimator()
         return deltas
 
     def _num_valid(self, request: Request) -> int:
         """Tokens whose keys and values both stores hold."""
         return min(request.num_computed, request.num_draft_computed) if self.speculation else request.num_computed
+
+    def _rest(self) -> None:
+        """Stop the clock if there is nothing to do."""
+        if not self.has_unfinished:
+            self.timer.stop()
 
     def _finish(self, request: Request) -> None:
         request.remember_blocks(self.pool, self._num_valid(request))

@@ -7,6 +7,7 @@ from adaverify.drafters.load import load_drafter
 from adaverify.engine import loader
 from adaverify.engine.block_pool import BlockPool
 from adaverify.engine.engine import Engine
+from adaverify.engine.estimator_state import load_state
 from adaverify.engine.kv_cache import PagedKV
 from adaverify.engine.loader import LoadedModel
 from adaverify.engine.profiling import profile_costs
@@ -56,6 +57,8 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
         speculation = Speculation(
             speculative, drafter.build(num_blocks, config), config.max_num_seqs, config.max_num_batched_tokens, device
         )
+        if speculative.estimator_state is not None:
+            load_state(speculative.estimator_state, speculation.estimator, speculative)
     engine = Engine(
         config=config,
         tokenizer=tokenizer,

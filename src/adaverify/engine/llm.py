@@ -90,6 +90,7 @@ class LLM:
             for request_id in outputs:
                 self.engine.abort(request_id)
             raise
+        self.engine.save_estimator()
         return list(outputs.values())
 
     def chat(

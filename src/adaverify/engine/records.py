@@ -8,7 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from adaverify.engine.scheduler import StepPlan
-from adaverify.engine.speculation import AcceptanceEstimator, Round
+from adaverify.engine.speculation import Round
+from adaverify.policy.acceptance import AcceptanceEstimator
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class StepRecord:
         Decodes whose labels say something about other requests.
     overlaps : Tensor [R, K] float32, optional
         1 - TV(p, q) of each verified draft, nan elsewhere, if the observer wants it.
-    estimator : OnlineAcceptanceEstimator or SharedSlopesEstimator
+    estimator : AcceptanceEstimator
         As it was when the drafts were scored; to be read at once.
     seconds : dict of str to float
         Time spent in this step so far, by part, as in :class:`~adaverify.engine.stats.EngineStats`.

@@ -11,15 +11,22 @@ from torch import Tensor
 from adaverify.config import SpeculativeConfig
 from adaverify.drafters.base import DraftBlock, Drafter
 from adaverify.engine.depth import DepthPlanner, DraftChoice
+from adaverify.engine.request import Request
 from adaverify.engine.scheduler import StepPlan
+from adaverify.engine.timing import step_size
 from adaverify.errors import ConfigError
+from adaverify.policy.acceptance import AcceptanceEstimator
 from adaverify.policy.budget import choose_budget
 from adaverify.policy.cost import CostTable, MaterializedCosts
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
+from adaverify.policy.live_costs import LiveCosts
+from adaverify.policy.probing import ProbeSchedule
+from adaverify.policy.requests import RequestRows
+from adaverify.policy.robust import COUPLED, STANDARD, RobustEstimator
 from adaverify.policy.shared_slopes import SharedSlopesEstimator
+from adaverify.policy.step import StepSize, StepTime
 from adaverify.policy.survival import admit, survival, valid_prefix
 
-AcceptanceEstimator = OnlineAcceptanceEstimator | SharedSlopesEstimator
 # what coupled verification believes of log-odds and margin before the first label
 COUPLED_SLOPES, COUPLED_INTERCEPT = (0.45, 0.2), -0.7
 
@@ -31,6 +38,8 @@ class Round:
     Attributes
     ----------
     block : DraftBlock
+    requests : RequestRows
+        The R decodes.
     features : Tensor [R, K]
         Of the block, widened with nan to K positions.
     inputs : Tensor [R, K] or [R, K, 2]
@@ -46,6 +55,7 @@ class Round:
     """
 
     block: DraftBlock
+    requests: RequestRows
     features: Tensor
     inputs: Tensor
     confidences: Tensor
@@ -81,12 +91,15 @@ class Speculation:
         self.drafter = drafter
         self.drafter.coupled = self.coupled
         self.device = device
-        self.estimator = _estimator(config, device)
+        self.estimator = _estimator(config, max_num_seqs, device)
         self.reads_head = _reads_head(config, drafter)
         self.cost_table: CostTable | None = None
         self.costs: MaterializedCosts | None = None
+        self.live_costs: LiveCosts | None = None
+        self._trims_by_live_costs = config.live_costs
         self._limits = (max_num_seqs, max_num_batched_tokens)
         self._stale = torch.ones(max_num_seqs, config.num_speculative_tokens, device=device)
+        self.probes = ProbeSchedule() if config.estimator == "robust" else None
         self.depth_planner = self._depth_planner() if config.adapts_draft_depth else None
 
     @property
@@ -95,16 +108,29 @@ class Speculation:
         return self.depth_planner is not None and self.adaptive and self.costs is not None
 
     def set_costs(self, table: CostTable) -> None:
-        """Trim by these measured costs from now on; without any, every draft is verified."""
+        """Trim by these measured costs, and by what steps really take, from now on; without, verify every draft."""
         max_requests, max_tokens = self._limits
         self.cost_table = table
+        self.live_costs = LiveCosts(table, max_requests, max_tokens, self.num_speculative_tokens)
         self.costs = table.materialize(max_requests, max_tokens, self.device, self.num_speculative_tokens)
 
-    def start_request(self, slot: int) -> None:
-        """A new request has this slot: as in the paper, it counts as certain until its first drafts are scored."""
-        self._stale[slot] = 1.0
-        if self.depth_planner is not None:
-            self.depth_planner.start_request(slot)
+    def learn_costs(self, size: StepSize, time: StepTime) -> None:
+        """A step is over; the next budget may depend on how long it took."""
+        if self.live_costs is not None:
+            self.live_costs.observe(size, time)
+
+    def start_requests(self, requests: Sequence[Request]) -> None:
+        """New requests have their slots: until their first drafts are scored they count as the estimator expects.
+
+        With a head they count as certain, as in the paper.
+        """
+        if requests:
+            rows = self._rows(requests)
+            self.estimator.start(rows.slot)
+            self._stale[rows.slot] = 1.0 if self.reads_head else self.estimator.expected(rows.greedy)
+            if self.depth_planner is not None:
+                for request in requests:
+                    self.depth_planner.start_request(request.slot)
 
     @torch.inference_mode()
     def choose(self, plan: StepPlan) -> DraftChoice:
@@ -115,8 +141,7 @@ class Speculation:
         """
         if self.chooses_depth:
             assert self.depth_planner is not None
-            assert self.costs is not None
-            return self.depth_planner.choose(plan, self.costs)
+            return self.depth_planner.choose(plan, self._costs_of(plan))
         depth = max(plan.num_drafts, default=0) if plan.max_draft_budget > 0 else 0
         return DraftChoice(depth, None if self._budget_may_wait else self._budget(plan))
 
@@ -131,14 +156,14 @@ class Speculation:
         """Score the drafts and admit the best; None if nothing was drafted."""
         if block.depth == 0:
             return None
-        slots, num_drafts = self._slots(plan), self._num_drafts(plan)
+        rows, num_drafts = self._rows(plan.decodes), self._num_drafts(plan)
         features = self._pad(block.features, torch.nan)
         inputs = features
         if self.coupled:
             assert block.margin is not None
             inputs = torch.stack((features, self._pad(block.margin, torch.nan)), dim=-1)
-        confidences = self._confidences(block, features, inputs)
-        self._stale[slots] = confidences.nan_to_num(0.0)
+        confidences = self._confidences(rows, block, features, inputs)
+        self._stale[rows.slot] = confidences.nan_to_num(0.0)
         if self.chooses_depth:
             assert self.depth_planner is not None
             self.depth_planner.observe(plan, confidences, block.depth)
@@ -146,7 +171,7 @@ class Speculation:
             budget = self._budget(plan, block.depth)
         valid = valid_prefix(confidences, num_drafts)
         admitted = admit(survival(confidences, num_drafts), valid, budget)
-        return Round(block, features, inputs, confidences, valid, admitted, budget)
+        return Round(block, rows, features, inputs, confidences, valid, admitted, budget)
 
     def _budget(self, plan: StepPlan, depth: int | None = None) -> Tensor:
         """The budget, from the confidences of each request's latest scored block; ``depth`` that of the present one."""
@@ -154,18 +179,36 @@ class Speculation:
         if not self.adaptive or self.costs is None:
             return limit
         num_drafts = self._num_drafts(plan)
-        stale = survival(self._stale[self._slots(plan)], num_drafts)
+        stale = survival(self._stale[self._rows(plan.decodes).slot], num_drafts)
         positions = torch.arange(self.num_speculative_tokens, device=self.device)
         stale = stale.masked_fill(positions >= num_drafts[:, None], -1.0)
-        return choose_budget(
+        costs = self._costs_of(plan)
+        budget = choose_budget(
             stale,
             num_sampling=self._scalar(plan.num_sampling),
             num_requests=self._scalar(len(plan.decodes)),
             num_non_draft=self._scalar(plan.num_non_draft_tokens),
-            costs=self.costs,
+            costs=costs,
             max_budget=limit,
             depth=self._scalar(self.num_speculative_tokens if depth is None else depth),
         )
+        return limit if self._probes_now(plan, budget, costs) else budget
+
+    def _probes_now(self, plan: StepPlan, budget: Tensor, costs: MaterializedCosts) -> bool:
+        """Whether this step verifies everything, so that labels never run dry; lengths and stale budgets decide."""
+        if self.probes is None:
+            return False
+        drafts = torch.stack((torch.zeros_like(budget), budget, self._scalar(plan.max_draft_budget)))
+        tokens = (drafts + plan.num_non_draft_tokens).clamp(max=len(costs.verify) - 1)
+        none, chosen, everything = costs.verify.take(tokens).tolist()
+        return self.probes.is_due(everything - none, chosen + float(costs.draft[-1, len(plan.decodes)]))
+
+    def _costs_of(self, plan: StepPlan) -> MaterializedCosts:
+        """What steps of this plan cost, by lengths and by what was measured before it."""
+        assert self.costs is not None
+        if self.live_costs is None or not self._trims_by_live_costs:
+            return self.costs
+        return self.live_costs.at(step_size(plan), self.device)
 
     @torch.inference_mode()
     def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:
@@ -178,6 +221,7 @@ class Speculation:
             current.admitted,
             torch.tensor(num_accepted, dtype=torch.long, device=self.device),
             mask=torch.tensor(telling, dtype=torch.bool, device=self.device),
+            requests=current.requests,
         )
 
     def end_step(self) -> None:
@@ -198,15 +242,15 @@ class Speculation:
             confidence_at=self._confidence_at,
         )
 
-    def _confidence_at(self, features: Tensor, margins: Tensor | None, position: int) -> Tensor:
+    def _confidence_at(self, plan: StepPlan, features: Tensor, margins: Tensor | None, position: int) -> Tensor:
         """Confidences [R] of the drafts of one position, while later ones are still to be drafted."""
         inputs = features if margins is None else torch.stack((features, margins), dim=-1)
-        return self.estimator.predict_at(inputs, position)
+        return self.estimator.predict_at(inputs, position, self._rows(plan.decodes))
 
-    def _confidences(self, block: DraftBlock, features: Tensor, inputs: Tensor) -> Tensor:
+    def _confidences(self, requests: RequestRows, block: DraftBlock, features: Tensor, inputs: Tensor) -> Tensor:
         """Chance of acceptance of each draft [R, K], given that the ones before it are accepted."""
         if not self.reads_head:
-            return self.estimator.predict(inputs)
+            return self.estimator.predict(inputs, requests)
         assert block.confidence is not None
         # the head reads the network's state: where the draft law is not finite there is nothing to be confident of
         return self._pad(block.confidence.sigmoid(), torch.nan).where(features.isfinite(), torch.nan)
@@ -219,17 +263,22 @@ class Speculation:
     def _num_drafts(self, plan: StepPlan) -> Tensor:
         return torch.tensor(plan.num_drafts, dtype=torch.long, device=self.device)
 
-    def _slots(self, plan: StepPlan) -> Tensor:
-        return torch.tensor([request.slot for request in plan.decodes], dtype=torch.long, device=self.device)
+    def _rows(self, requests: Sequence[Request]) -> RequestRows:
+        slots = torch.tensor([request.slot for request in requests], dtype=torch.long, device=self.device)
+        greedy = torch.tensor([request.params.is_greedy for request in requests], dtype=torch.bool, device=self.device)
+        return RequestRows(slots, greedy)
 
     def _scalar(self, value: int) -> Tensor:
         return torch.tensor(value, dtype=torch.long, device=self.device)
 
 
-def _estimator(config: SpeculativeConfig, device: torch.device) -> AcceptanceEstimator:
-    """That of the paper; with coupled verification, one that reads the margins too."""
+def _estimator(config: SpeculativeConfig, max_num_seqs: int, device: torch.device) -> AcceptanceEstimator:
+    """The one asked for; with coupled verification, one that reads the margins too."""
     K = config.num_speculative_tokens
-    if config.rejection_sample_method == "coupled":
+    coupled = config.rejection_sample_method == "coupled"
+    if config.estimator == "robust":
+        return RobustEstimator(K, max_num_seqs, COUPLED if coupled else STANDARD, device=device)
+    if coupled:
         return SharedSlopesEstimator(K, COUPLED_SLOPES, COUPLED_INTERCEPT, device=device)
     return OnlineAcceptanceEstimator(K, device=device)
 

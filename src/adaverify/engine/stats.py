@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+from adaverify.policy.live_costs import LiveCosts
 
 PARTS = ("schedule", "policy", "target", "sample", "draft", "record", "output")
 
@@ -50,6 +53,13 @@ class EngineStats:
         Depth drafted, summed over them.
     estimator_slope : float, optional
     estimator_intercepts : list of float, optional
+    step_ms : float, optional
+        Milliseconds of the latest step whose whole time is known, with all that lies between it and the next.
+    predicted_step_ms : dict of str to float
+        What that step was expected to take: by the ``live`` costs, learned from the steps before it, and by the
+        ``startup`` table.
+    step_error_percent : dict of str to float
+        Median absolute error of the latest 500 such predictions, in % of what was measured.
     seconds : dict of str to float
         Time spent per part of the step: ``schedule``, ``policy``, ``target``, ``sample``, ``draft``, ``record``
         (telling an observer), ``output``.
@@ -78,6 +88,9 @@ class EngineStats:
     draft_depth_sum: int = 0
     estimator_slope: float | None = None
     estimator_intercepts: list[float] | None = None
+    step_ms: float | None = None
+    predicted_step_ms: dict[str, float] = field(default_factory=dict)
+    step_error_percent: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -129,3 +142,18 @@ class EngineStats:
             self.predicted_sum[i] += float(predictions[observed > i, i].sum())
         self.num_draft_rounds += int((drafted > 0).sum())
         self.num_verify_rounds += int((admitted > 0).sum())
+
+
+def cost_stats(costs: LiveCosts | None) -> dict[str, Any]:
+    """The fields of :class:`EngineStats` that tell what steps take and were expected to."""
+    if costs is None or costs.latest is None:
+        return {}
+    latest = costs.latest
+    return {
+        "step_ms": latest.time.total_ms,
+        "predicted_step_ms": {"live": latest.live_ms, "startup": latest.startup_ms},
+        "step_error_percent": {
+            "live": costs.live_errors.median_percent,
+            "startup": costs.startup_errors.median_percent,
+        },
+    }

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from adaverify.errors import ConfigError
 from adaverify.policy.refitting import RefittingEstimator
+from adaverify.policy.requests import RequestRows
 
 
 def solve_arrowhead(a: Tensor, b: Tensor, c: Tensor, g0: Tensor, g1: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
@@ -135,11 +136,11 @@ class OnlineAcceptanceEstimator(RefittingEstimator):
             6, K, dtype=torch.float64, device=device
         ).unbind()
 
-    def predict(self, features: Tensor) -> Tensor:
+    def predict(self, features: Tensor, requests: RequestRows | None = None) -> Tensor:
         """Give acceptance probabilities, shape [..., K], of features, shape [..., K], one column a position."""
         return torch.sigmoid(self.slope * features + self.intercepts)
 
-    def predict_at(self, features: Tensor, position: int) -> Tensor:
+    def predict_at(self, features: Tensor, position: int, requests: RequestRows | None = None) -> Tensor:
         """Give acceptance probabilities, shape [...], of features, shape [...], all of one position (from 0)."""
         return torch.sigmoid(self.slope * features + self.intercepts[position])
 
@@ -150,6 +151,7 @@ class OnlineAcceptanceEstimator(RefittingEstimator):
         num_admitted: Tensor,
         num_accepted: Tensor,
         mask: Tensor | None = None,
+        requests: RequestRows | None = None,
     ) -> None:
         """Add the outcome of one verification to the sums.
 
@@ -164,6 +166,8 @@ class OnlineAcceptanceEstimator(RefittingEstimator):
             Drafts verified and drafts accepted.
         mask : Tensor, shape [R], bool, optional
             Requests whose labels count; all by default.
+        requests : RequestRows, optional
+            Not looked at: all requests have one law.
         """
         usable = features.isfinite()
         labelled, p, residual = label_residuals(usable, predictions, num_admitted, num_accepted, mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from adaverify.errors import ConfigError
@@ -28,6 +29,18 @@ class RefittingEstimator:
         self.damping = damping
         self.num_refits = 0
         self._steps_since_refit = 0
+
+    @property
+    def steps_ahead(self) -> int:
+        """Steps over which predictions stay as they are: those between two refits."""
+        return self.refit_interval
+
+    def start(self, slots: Tensor) -> None:
+        """New requests have these slots; the fit knows of no request."""
+
+    def expected(self, greedy: Tensor) -> Tensor:
+        """Confidences of new requests, shape [N, K]: as in the paper, they count as certain."""
+        return torch.ones(len(greedy), self.num_speculative_tokens, device=greedy.device)
 
     def end_step(self) -> None:
         """Count one engine step and refit when ``refit_interval`` of them have passed."""

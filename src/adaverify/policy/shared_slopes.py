@@ -10,6 +10,7 @@ from torch import Tensor
 from adaverify.errors import ConfigError
 from adaverify.policy.estimator import label_residuals
 from adaverify.policy.refitting import RefittingEstimator
+from adaverify.policy.requests import RequestRows
 
 
 def solve_shared_slopes(
@@ -126,11 +127,11 @@ class SharedSlopesEstimator(RefittingEstimator):
         """Slope of the first feature, 0-dim."""
         return self.slopes[0]
 
-    def predict(self, features: Tensor) -> Tensor:
+    def predict(self, features: Tensor, requests: RequestRows | None = None) -> Tensor:
         """Give acceptance probabilities, shape [..., K], of features, shape [..., K, F]."""
         return torch.sigmoid((features * self.slopes).sum(dim=-1) + self.intercepts)
 
-    def predict_at(self, features: Tensor, position: int) -> Tensor:
+    def predict_at(self, features: Tensor, position: int, requests: RequestRows | None = None) -> Tensor:
         """Give acceptance probabilities, shape [...], of features, shape [..., F], all of one position (from 0)."""
         return torch.sigmoid((features * self.slopes).sum(dim=-1) + self.intercepts[position])
 
@@ -141,6 +142,7 @@ class SharedSlopesEstimator(RefittingEstimator):
         num_admitted: Tensor,
         num_accepted: Tensor,
         mask: Tensor | None = None,
+        requests: RequestRows | None = None,
     ) -> None:
         """Add the outcome of one verification to the sums.
 
@@ -149,7 +151,7 @@ class SharedSlopesEstimator(RefittingEstimator):
         features : Tensor, shape [R, K, F]
             As they were when the drafts were made; a draft that has one that is not finite adds nothing.
         predictions : Tensor, shape [R, K]
-        num_admitted, num_accepted, mask
+        num_admitted, num_accepted, mask, requests
             As for :meth:`OnlineAcceptanceEstimator.observe`, which says what has a label.
         """
         usable = features.isfinite().all(dim=-1)

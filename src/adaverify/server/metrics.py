@@ -122,6 +122,7 @@ class EngineCollector(Collector):
         if self._engine.config.speculative_config is not None:
             yield from self._speculation(stats)
             yield from self._estimator(stats)
+            yield from self._costs(stats)
 
     def _scheduling(self, stats: EngineStats) -> Iterator[Metric]:
         gauge, counter = self._gauge, self._counter
@@ -166,6 +167,16 @@ class EngineCollector(Collector):
         observed = mean_by_position(stats.accepted, stats.observed)
         yield gauge("adaverify:predicted_acceptance", "Mean prediction for labelled drafts.", predicted, "position")
         yield gauge("adaverify:observed_acceptance", "Share of labelled drafts accepted.", observed, "position")
+
+    def _costs(self, stats: EngineStats) -> Iterator[Metric]:
+        if stats.step_ms is None:
+            return
+        gauge = self._gauge
+        yield gauge("adaverify:step_ms", "Milliseconds of the latest step, up to the next.", stats.step_ms)
+        expected = "What that step was expected to take, by live costs and by the start-up table."
+        yield gauge("adaverify:predicted_step_ms", expected, stats.predicted_step_ms, "costs")
+        error = "Median absolute error of the latest 500 expectations, in percent."
+        yield gauge("adaverify:step_error_percent", error, stats.step_error_percent, "costs")
 
     def _gauge(
         self, name: str, documentation: str, values: float | dict[str, float] | dict[str, int], label: str | None = None

@@ -102,10 +102,12 @@ class StepWatcher:
         self.labels = 0
         self.steps = 0
 
-    def predict(self, features):
+    steps_ahead = 1
+
+    def predict(self, features, requests=None):
         return torch.full_like(features, 0.5)
 
-    def observe(self, features, predictions, num_admitted, num_accepted, mask=None):
+    def observe(self, features, predictions, num_admitted, num_accepted, mask=None, requests=None):
         self.observed.append(len(features))
         self.labels += int(num_admitted.sum())
 
@@ -113,9 +115,9 @@ class StepWatcher:
         self.steps += 1
 
 
-def test_an_estimator_that_promises_no_interval_is_fed_step_by_step(trace):
+def test_an_estimator_that_may_change_after_every_step_is_fed_step_by_step(trace):
     watcher = StepWatcher()
-    predicted = prequential(trace, lambda run: watcher)
+    predicted = prequential(trace, lambda run, num_requests: watcher)
     assert watcher.observed == [6] * 450
     assert (watcher.steps, watcher.labels) == (450, len(trace.labelled))
     assert (predicted == 0.5).all()

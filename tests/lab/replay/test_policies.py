@@ -148,6 +148,7 @@ def test_the_defaults_are_what_the_trace_allows() -> None:
         "fixed:2",
         "survival",
         "estimator:paper",
+        "estimator:robust",
         "clairvoyant",
     ]
     rich = default_policies(rounds_of(Block("+-", head=(0.9, 0.2), overlap=(0.3, 0.9))))

@@ -2,12 +2,12 @@
 
 from adaverify.lab.evaluate.evaluation import Evaluation, evaluate
 from adaverify.lab.evaluate.metrics import Reliability, auc, ece, ece_of_calibrated, log_loss, reliability
-from adaverify.lab.evaluate.prequential import OnlineEstimator, prequential
+from adaverify.lab.evaluate.prequential import EstimatorFactory, prequential
 from adaverify.lab.evaluate.sample import select
 
 __all__ = [
+    "EstimatorFactory",
     "Evaluation",
-    "OnlineEstimator",
     "Reliability",
     "auc",
     "ece",

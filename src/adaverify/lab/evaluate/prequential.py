@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,46 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaverify.lab.trace import Drafts, RunInfo, Trace
-from adaverify.policy import OnlineAcceptanceEstimator
+from adaverify.policy import AcceptanceEstimator, OnlineAcceptanceEstimator, RequestRows, RobustEstimator
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 
 
-class OnlineEstimator(Protocol):
-    """What :class:`~adaverify.policy.OnlineAcceptanceEstimator` does, for estimators of other kinds.
-
-    One with a ``refit_interval`` promises that its predictions change only after so many calls of ``end_step``, and
-    is then fed that many steps at a time.
-    """
-
-    def predict(self, features: Tensor) -> Tensor:
-        """Chance of acceptance, shape [R, K], of features, shape [R, K]."""
-        ...
-
-    def observe(
-        self,
-        features: Tensor,
-        predictions: Tensor,
-        num_admitted: Tensor,
-        num_accepted: Tensor,
-        mask: Tensor | None = None,
-    ) -> None:
-        """Learn from verified rounds."""
-        ...
-
-    def end_step(self) -> None:
-        """Count one step."""
-        ...
+EstimatorFactory = Callable[[RunInfo, int], AcceptanceEstimator]
+"""Makes the estimator of a run, given how many requests it has."""
 
 
-EstimatorFactory = Callable[[RunInfo], OnlineEstimator]
-
-
-def paper_estimator(run: RunInfo) -> OnlineAcceptanceEstimator:
+def paper_estimator(run: RunInfo, num_requests: int) -> AcceptanceEstimator:
     """The published estimator, from its published start."""
     return OnlineAcceptanceEstimator(run.num_speculative_tokens)
+
+
+def robust_estimator(run: RunInfo, num_requests: int) -> AcceptanceEstimator:
+    """Ours, from its start."""
+    return RobustEstimator(run.num_speculative_tokens, num_requests)
 
 
 def prequential(trace: Trace, factory: EstimatorFactory = paper_estimator) -> Floats:
@@ -77,7 +56,7 @@ def prequential(trace: Trace, factory: EstimatorFactory = paper_estimator) -> Fl
         first, end = np.searchsorted(trace.labelled.run, [number, number + 1])
         rows = slice(int(first), int(end))
         rounds = Rounds.of(trace.labelled.select(rows), step[rows], run.num_speculative_tokens)
-        predicted[rows] = rounds.flatten(_run_through(rounds, factory(run)))
+        predicted[rows] = rounds.flatten(_run_through(rounds, factory(run, rounds.num_requests)))
     return predicted
 
 
@@ -90,6 +69,8 @@ class Rounds:
     features : Tensor, shape [M, K], float64
         Log-odds of q_max; nan where there is no labelled draft.
     num_labelled, num_accepted : Tensor, shape [M], int64
+    requests : RequestRows
+        Of the M rows; requests are numbered from 0.
     step : ndarray, shape [M]
         Steps of the run that drafted before this one.
     row, depth : ndarray, shape [N]
@@ -99,6 +80,7 @@ class Rounds:
     features: Tensor
     num_labelled: Tensor
     num_accepted: Tensor
+    requests: RequestRows
     step: Ints
     row: Ints
     depth: Ints
@@ -112,7 +94,15 @@ class Rounds:
         features[row, depth] = drafts.logit_q_max
         counts = [np.bincount(row, weights, len(features)) for weights in (None, drafts.accepted)]
         labelled, accepted = (torch.from_numpy(count.astype(np.int64)) for count in counts)
-        return cls(torch.from_numpy(features), labelled, accepted, step[is_new], row, depth)
+        _, number = np.unique(drafts.request[is_new], return_inverse=True)
+        greedy = torch.from_numpy(drafts.temperature[is_new] == 0)
+        requests = RequestRows(torch.from_numpy(number), greedy)
+        return cls(torch.from_numpy(features), labelled, accepted, requests, step[is_new], row, depth)
+
+    @property
+    def num_requests(self) -> int:
+        """Different requests; at least 1."""
+        return int(self.requests.slot.max()) + 1 if len(self.step) else 1
 
     def chunks(self, num_steps: int) -> Iterator[tuple[slice, int]]:
         """Rows of every ``num_steps`` steps, and the steps they took."""
@@ -127,14 +117,16 @@ class Rounds:
 
 
 @torch.inference_mode()
-def _run_through(rounds: Rounds, estimator: OnlineEstimator) -> Tensor:
+def _run_through(rounds: Rounds, estimator: AcceptanceEstimator) -> Tensor:
     """Predictions of all rounds, each made before it was observed."""
     predictions = torch.empty_like(rounds.features)
-    for rows, num_steps in rounds.chunks(getattr(estimator, "refit_interval", 1)):
+    for rows, num_steps in rounds.chunks(estimator.steps_ahead):
         features = rounds.features[rows]
-        predictions[rows] = estimator.predict(features)
+        requests = RequestRows(rounds.requests.slot[rows], rounds.requests.greedy[rows])
+        predictions[rows] = estimator.predict(features, requests)
         # a round may end without a rejection, at the end of its request: what has a label counts as admitted
-        estimator.observe(features, predictions[rows], rounds.num_labelled[rows], rounds.num_accepted[rows])
+        labelled, accepted = rounds.num_labelled[rows], rounds.num_accepted[rows]
+        estimator.observe(features, predictions[rows], labelled, accepted, requests=requests)
         for _ in range(num_steps):
             estimator.end_step()
     return predictions

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adaverify.lab.evaluate import features
 from adaverify.lab.evaluate.fit import MAX_FIT_LABELS, cross_validated
 from adaverify.lab.evaluate.peer import MAX_PEER_LABELS, river_is_installed, river_prequential
-from adaverify.lab.evaluate.prequential import EstimatorFactory, paper_estimator, prequential
+from adaverify.lab.evaluate.prequential import EstimatorFactory, paper_estimator, prequential, robust_estimator
 from adaverify.lab.evaluate.sample import Sample
 from adaverify.lab.trace import Trace
 
@@ -22,6 +22,7 @@ RAW_Q_MAX = "q_max"
 LOGIT_Q_SAMPLED = "logit q_sampled"
 HEAD = "head"
 PAPER = "online: paper"
+ROBUST = "online: robust"
 RIVER = "online: river"
 UNFIT = "too few requests, or labels all alike, to fit and predict by cross-validation"
 NO_HEAD = "no drafter with a confidence head was recorded"
@@ -89,7 +90,8 @@ def all_scores(
     """
     yield from _fitted_scores(sample, max_fit_labels)
     yield from _given_scores(sample)
-    yield from _online_scores(trace, sample, {PAPER: paper_estimator, **(estimators or {})}, max_peer_labels)
+    online = {PAPER: paper_estimator, ROBUST: robust_estimator, **(estimators or {})}
+    yield from _online_scores(trace, sample, online, max_peer_labels)
 
 
 def _fitted_scores(sample: Sample, max_labels: int) -> Iterator[Score]:

@@ -38,7 +38,8 @@ class RunInfo(BaseModel):
     confidence : str
         Where ``prediction`` comes from: ``head`` or ``estimator``.
     costs : dict, optional
-        The cost table the run trimmed by, as :meth:`~adaverify.policy.cost.CostTable.to_dict`.
+        The cost table measured at start, as :meth:`~adaverify.policy.cost.CostTable.to_dict`; with ``live_costs`` the
+        run trimmed by what its steps made of it.
     started : str
         UTC, ISO 8601.
     versions : dict of str to str
@@ -66,7 +67,7 @@ class RunInfo(BaseModel):
 
     @property
     def cost_table(self) -> CostTable | None:
-        """The costs the run trimmed by."""
+        """The costs measured at start."""
         return None if self.costs is None else CostTable.from_dict(self.costs)
 
     def attach(self, kind: str) -> pa.Schema:

@@ -19,6 +19,7 @@ from adaverify.policy.exactness.rules import (
     by_running_minimum,
     by_survival_deeper_first,
 )
+from adaverify.policy.exactness.timed import SLOW_COSTS, TimedRule
 from adaverify.policy.exactness.worlds import (
     COSTS,
     DSPARK_COSTS,
@@ -85,6 +86,11 @@ def learning_rule(K: int, num_requests: int) -> BudgetRule:
     return estimator_rule(K, num_requests, learns=True)
 
 
+def timed_rule(K: int, num_requests: int) -> TimedRule:
+    """Build the shipped rule with costs that follow what the rounds before took."""
+    return TimedRule(estimator_rule(K, num_requests), SLOW_COSTS[num_requests])
+
+
 def earlier_draws_rule(K: int, num_requests: int) -> BudgetRule:
     """Rank by what earlier positions drew, as a running minimum."""
     return BudgetRule(GivenScore(q_drawn_before), K, COSTS[num_requests], admission=by_running_minimum)
@@ -110,6 +116,7 @@ def _exact_cases() -> tuple[Case, ...]:
             "stale budget, two requests, block-parallel drafter", "exact", two_requests(estimator_rule, parallel=True)
         ),
         Case("stale budget, estimator refitted every round", "exact", both(learning_rule)),
+        Case("stale budget, costs timed in the rounds before", "exact", both(timed_rule)),
         Case("stale budget, greedy drafts", "exact", both(estimator_rule, greedy_drafts=True)),
         Case("stale budget, greedy target", "exact", both(estimator_rule, greedy_target=True)),
         Case("fresh budget, block-parallel drafter", "exact", both(fresh_rule, parallel=True)),
@@ -139,10 +146,12 @@ def _biased_cases() -> tuple[Case, ...]:
     bounded = replace(bounded_rule(), bound_by_valid=True)
     tie = replace(tie_rule(), admission=by_survival_deeper_first)
     rising = replace(rising_rule(), admission=by_bare_score)
+    timed = TimedRule(dspark_rule(), slow_costs=(1.0, 100.0, 200.0), present=True)
     return (
         Case("trim by the drawn token's q", "biased", (Setting((FOOTNOTE_PAIR,), PrefixRule(q_drawn), 1, 1),)),
         Case("fresh budget, autoregressive drafter", "biased", (Setting((DSPARK_PAIR,), fresh, 2, 1),)),
         Case("budget bounded by the drafts found finite", "biased", (Setting((DSPARK_PAIR,), bounded, 2, 1),)),
+        Case("costs timed in the round they price", "biased", (Setting((DSPARK_PAIR,), timed, 2, 1),)),
         Case("ties by deeper position", "biased", (Setting((DSPARK_PAIR, DSPARK_PAIR), tie, 2, 1),)),
         Case("earlier draws, no running minimum", "biased", (Setting((DSPARK_PAIR,), rising, 2, 1),)),
         Case("draft noise keyed by position alone", "biased", (noise_setting(NoiseSource(by_position, levels=4)),)),

@@ -10,10 +10,10 @@ from adaverify.errors import ConfigError, TraceError
 from adaverify.lab.replay.policies.base import Coefficients, Decision, Policy, Setting, Stretch
 from adaverify.lab.replay.policies.clairvoyant import Clairvoyant
 from adaverify.lab.replay.policies.fixed import Fixed
-from adaverify.lab.replay.policies.ranked import Confidences, Learned, Learner, Ranked, Recorded
+from adaverify.lab.replay.policies.ranked import Confidences, Learned, Ranked, Recorded
 from adaverify.lab.replay.policies.stopping import HeadStop, Threshold, TrimmedThreshold
 from adaverify.lab.replay.rounds import Rounds
-from adaverify.policy import OnlineAcceptanceEstimator
+from adaverify.policy import AcceptanceEstimator, OnlineAcceptanceEstimator, ProbeSchedule, RobustEstimator
 
 __all__ = [
     "ESTIMATORS",
@@ -21,7 +21,6 @@ __all__ = [
     "Confidences",
     "Decision",
     "Learned",
-    "Learner",
     "Policy",
     "Ranked",
     "Recorded",
@@ -31,8 +30,11 @@ __all__ = [
     "make_policy",
 ]
 
-ESTIMATORS: dict[str, Callable[[int], Learner]] = {"paper": OnlineAcceptanceEstimator}
-"""Online estimators by mode, each made from K."""
+ESTIMATORS: dict[str, Callable[[int, int], AcceptanceEstimator]] = {
+    "paper": lambda K, num_seats: OnlineAcceptanceEstimator(K),
+    "robust": RobustEstimator,
+}
+"""Online estimators by mode, each made from K and the number of seats."""
 
 _RECORDED_BY = {
     "head_logit": "the drafter has no confidence head, or it was not recorded",
@@ -97,7 +99,9 @@ def _fixed(argument: str, setting: Setting) -> Policy:
 def _estimator(argument: str, setting: Setting) -> Policy:
     if argument not in ESTIMATORS:
         raise ConfigError(f"there is no estimator {argument!r}; choose from {', '.join(_names(setting.rounds))}")
-    return Ranked(f"estimator:{argument}", Learned(ESTIMATORS[argument](setting.num_speculative_tokens)), setting)
+    estimator = ESTIMATORS[argument](setting.num_speculative_tokens, setting.num_seats)
+    probes = ProbeSchedule() if argument == "robust" else None
+    return Ranked(f"estimator:{argument}", Learned(estimator), setting, probes=probes)
 
 
 def _threshold(family: str, make: Callable[[float], Policy], feature: str) -> Callable[[str, Setting], Policy]:

@@ -48,6 +48,11 @@ class Stretch:
         return np.where(self.active, self.blocks.num_drafts[self.rounds], 0)
 
     @property
+    def greedy(self) -> Bools:
+        """Requests that are not sampled, [T, N]."""
+        return self.active & (self.blocks.temperature[self.rounds] == 0)
+
+    @property
     def telling(self) -> Bools:
         """Requests whose labels count, [T, N]."""
         return self.active & self.blocks.telling[self.rounds]

@@ -1,0 +1,78 @@
+"""Keeps what an estimator has learned in a file, so that a server that starts again starts warm."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from adaverify.config import SpeculativeConfig
+from adaverify.errors import ConfigError
+from adaverify.policy.acceptance import AcceptanceEstimator
+
+
+def save_state(path: str | Path, estimator: AcceptanceEstimator, config: SpeculativeConfig) -> None:
+    """Write an estimator's state; the file is replaced as a whole or not at all.
+
+    Parameters
+    ----------
+    path : str or Path
+        Its folder exists.
+    estimator : AcceptanceEstimator
+    config : SpeculativeConfig
+        Under which it learned; only a server that drafts alike may take the state over.
+    """
+    path = Path(path)
+    state = estimator.state_dict()
+    tensors = {name: value.cpu().contiguous() for name, value in state.items() if torch.is_tensor(value)}
+    numbers = {name: value for name, value in state.items() if not torch.is_tensor(value)}
+    metadata = {"drafting": json.dumps(_drafting(config)), "numbers": json.dumps(numbers)}
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial, metadata)
+    os.replace(partial, path)
+
+
+def load_state(path: str | Path, estimator: AcceptanceEstimator, config: SpeculativeConfig) -> bool:
+    """Take over a state that :func:`save_state` wrote, if the file is there.
+
+    Returns
+    -------
+    bool
+        Whether there was a file.
+
+    Raises
+    ------
+    ConfigError
+        The file is no such state, or was learned from other drafts; or its folder does not exist.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ConfigError(f"estimator_state {path}: the folder {path.parent} does not exist; make it first")
+    if not path.exists():
+        return False
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        drafting, numbers = json.loads(metadata["drafting"]), json.loads(metadata["numbers"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ConfigError(f"estimator_state {path} is not a state that adaverify wrote ({error}); remove it") from error
+    own = _drafting(config)
+    changed = [f"{name} {drafting.get(name)!r}, here {own[name]!r}" for name in own if drafting.get(name) != own[name]]
+    if changed:
+        raise ConfigError(
+            f"estimator_state {path} was learned with {'; '.join(changed)}: name another file, or remove this one"
+        )
+    estimator.load_state_dict(state | numbers)
+    return True
+
+
+def _drafting(config: SpeculativeConfig) -> dict[str, Any]:
+    """What the meaning of the coefficients depends on."""
+    names = ("method", "num_speculative_tokens", "estimator", "rejection_sample_method", "draft_sample_method")
+    return {"model": Path(config.model).name, **{name: getattr(config, name) for name in names}}

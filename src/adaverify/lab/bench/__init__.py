@@ -1,0 +1,1 @@
+"""Servers measured against each other over HTTP: arms in pairs, load by load, pass by pass."""
