@@ -100,7 +100,9 @@ def test_where_confidences_come_from(pairs, name, asked, source):
     admit = speculation.admit
 
     def recording(plan, block, budget):
-        estimated = speculation.estimator.predict(speculation._pad(block.features, torch.nan))
+        estimated = speculation.estimator.predict(
+            speculation._pad(block.features, torch.nan), speculation._rows(plan.decodes)
+        )
         current = admit(plan, block, budget)
         if current is not None:
             rounds.append((current, estimated))

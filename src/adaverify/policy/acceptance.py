@@ -35,6 +35,9 @@ class AcceptanceEstimator(Protocol):
     def predict(self, features: Tensor, requests: RequestRows | None = None) -> Tensor:
         """Chance of acceptance of each draft, shape [R, K], given that the ones before it are accepted."""
 
+    def predict_at(self, features: Tensor, position: int, requests: RequestRows | None = None) -> Tensor:
+        """Chance of acceptance of each draft of one position, shape [R]."""
+
     def observe(
         self,
         features: Tensor,

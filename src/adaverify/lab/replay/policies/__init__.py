@@ -118,12 +118,12 @@ def _threshold(family: str, make: Callable[[float], Policy], feature: str) -> Ca
     return build
 
 
-def _recorded(name: str, feature: str, **ranked: bool) -> Callable[[Setting], Policy]:
+def _recorded(name: str, feature: str, attainable: bool = True) -> Callable[[Setting], Policy]:
     transform = torch.sigmoid if feature == "head_logit" else None
 
     def build(setting: Setting) -> Policy:
         _check_recorded(name, feature, setting.rounds)
-        return Ranked(name, Recorded(feature, transform), setting, **ranked)
+        return Ranked(name, Recorded(feature, transform), setting, attainable)
 
     return build
 
