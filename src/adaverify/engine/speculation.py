@@ -195,8 +195,11 @@ class Speculation:
         return limit if self._probes_now(plan, budget, costs) else budget
 
     def _probes_now(self, plan: StepPlan, budget: Tensor, costs: MaterializedCosts) -> bool:
-        """Whether this step verifies everything, so that labels never run dry; lengths and stale budgets decide."""
-        if self.probes is None:
+        """Whether this step verifies everything, so that labels never run dry; lengths and stale budgets decide.
+
+        Where depth is chosen, the probes of that choice label every position already.
+        """
+        if self.probes is None or self.chooses_depth:
             return False
         drafts = torch.stack((torch.zeros_like(budget), budget, self._scalar(plan.max_draft_budget)))
         tokens = (drafts + plan.num_non_draft_tokens).clamp(max=len(costs.verify) - 1)
