@@ -96,7 +96,7 @@ def plan(
         out.print(advice(made), markup=False)
         if checked is not None:
             out.print()
-            out.print(check_table(made, checked))
+            out.print(check_table(checked))
     if as_json:
         typer.echo(json.dumps(groups, indent=2))
 

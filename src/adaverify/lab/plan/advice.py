@@ -32,12 +32,17 @@ def _verdict(plan: Plan) -> str:
 
 
 def _depths(plan: Plan) -> str:
-    """The best depth of each stretch of loads."""
-    stretches = [(arm, list(loads)) for arm, loads in groupby(plan.loads, plan.best_fixed)]
+    """What to set without it, and where another depth would be clearly better."""
+    single = plan.one_fixed
+
+    def to_set(load: int) -> str:
+        return single if plan.relative(single, load) >= 1 - TIE else plan.best_fixed(load)
+
+    stretches = [(arm, list(loads)) for arm, loads in groupby(plan.loads, to_set)]
     if len(stretches) == 1:
-        return f"Without AV set {_named(plan.one_fixed)}, which is best at every load here."
+        return f"Without AV set {_named(single)}, within {TIE:.0%} of the best at every load here."
     parts = [f"{_named(arm)} at {loads[0]}" + (f" to {loads[-1]}" if loads[1:] else "") for arm, loads in stretches]
-    return f"Without AV set {_named(plan.one_fixed)}; were it set for each load, {', '.join(parts)}."
+    return f"Without AV set {_named(single)}; were it set for each load, {', '.join(parts)}."
 
 
 def _named(arm: str) -> str:

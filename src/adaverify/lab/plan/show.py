@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -13,34 +14,28 @@ from adaverify.lab.plan.prediction import AV
 _MARK = {"measured": "", "published": " (published figures)", "roofline": " (data sheet, optimistic)"}
 
 
-def plan_table(plan: Plan, title: str) -> Table:
+def plan_table(plan: Plan, title: str) -> Group:
     """Tokens per second, an arm a row and a load a column; the fastest fixed depth of each load is marked."""
-    costs, lengths = plan.costs, plan.lengths
-    source = f"{costs.name}{_MARK.get(costs.kind, '')}: {costs.what}" + (f"; {costs.source}" if costs.source else "")
-    table = _table(
-        f"{title}: output tokens/s by requests at once",
-        f"prompts of {lengths.input_len:.0f} tokens, answers of {lengths.output_len:.0f}; costs of {source}; "
-        "*: best fixed depth",
-        plan.loads,
-    )
+    table = _table(plan.loads)
     for arm in plan.fixed:
         table.add_row(arm, *(_rate(plan, arm, load) for load in plan.loads), end_section=arm == plan.fixed[-1])
     table.add_row(AV, *(_rate(plan, AV, load) for load in plan.loads))
     table.add_row("of best", *(_ratio(plan.relative(AV, load)) for load in plan.loads))
-    return table
+    costs, lengths = plan.costs, plan.lengths
+    source = f"{costs.name}{_MARK.get(costs.kind, '')}: {costs.what}" + (f"; {costs.source}" if costs.source else "")
+    return _framed(
+        f"{title}: output tokens/s by requests at once",
+        table,
+        f"prompts of {lengths.input_len:.0f} tokens, answers of {lengths.output_len:.0f}; *: best fixed depth\n"
+        f"costs of {source}",
+    )
 
 
-def check_table(plan: Plan, check: Check) -> Table:
+def check_table(check: Check) -> Group:
     """Predicted over measured, and whether the arms are ranked right."""
     loads = list(check.rankings)
-    table = _table(
-        f"Predicted / measured: {check.workload}",
-        f"median error {check.median_error:.1%} (median ratio {check.median_ratio:.3f}); arms ranked right at "
-        f"{check.num_right} of {len(loads)} loads: pairs measured more than 2% apart that are predicted in that order; "
-        "lost: what the arm predicted to be fastest is short of the fastest",
-        loads,
-    )
-    arms = [arm for arm in plan.arms if any((arm, load) in check.ratios for load in loads)]
+    table = _table(loads)
+    arms = list(dict.fromkeys(arm for arm, _ in check.ratios))
     for arm in arms:
         cells = [check.ratios.get((arm, load)) for load in loads]
         table.add_row(arm, *("-" if ratio is None else f"{ratio:.3f}" for ratio in cells), end_section=arm == arms[-1])
@@ -49,22 +44,26 @@ def check_table(plan: Plan, check: Check) -> Table:
         "pairs", *(Text(f"{one.right}/{one.pairs}", style="green" if one.is_right else "red") for one in rankings)
     )
     table.add_row("lost", *(f"{one.regret:.1%}" for one in rankings))
-    return table
-
-
-def _table(title: str, caption: str, loads: list[int]) -> Table:
-    table = Table(
-        title=Text(title),
-        caption=Text(caption),
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        padding=0,
+    return _framed(
+        f"Predicted / measured: {check.workload}",
+        table,
+        f"median error {check.median_error:.1%}, median ratio {check.median_ratio:.3f}; arms ranked right at "
+        f"{check.num_right} of {len(loads)} loads\npairs: of those measured more than 2% apart, predicted in that order"
+        "; lost: by the arm predicted to be fastest",
     )
+
+
+def _table(loads: list[int]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=0)
     table.add_column("arm", no_wrap=True)
     for load in loads:
         table.add_column(str(load), justify="right", no_wrap=True)
     return table
+
+
+def _framed(title: str, table: Table, caption: str) -> Group:
+    """Title and caption as wide as the terminal; a table's own are only as wide as the table."""
+    return Group(Text(title, style="italic"), table, Text(caption, style="dim"))
 
 
 def _rate(plan: Plan, arm: str, load: int) -> Text:

@@ -105,4 +105,4 @@ def costs_in_trace(rounds: Rounds) -> SourcedCosts:
         There is none.
     """
     costs, run = recorded_costs(rounds)
-    return SourcedCosts(costs, "recorded", "measured", f"where run {run} was recorded", source=f"run {run}")
+    return SourcedCosts(costs, "recorded", "measured", f"where run {run} was recorded")
