@@ -76,7 +76,7 @@ def _rounded(values: list[float]) -> list[float]:
     return [round(float(value), 3) for value in values]
 
 
-_TEXTS = {
+_TEXTS: dict[str, Any] = {
     "what": "8x B300, DeepSeek-V4-Pro, DSpark drafter (a block in one pass)",
     "source": "output tokens/s of the vLLM blog of 2026-08-14: no speculation and K = 3, 5, 7 at 1 to 256 at once",
     "derivation": "verify up to 256 tokens: concurrency / throughput without speculation, which has prompts and "

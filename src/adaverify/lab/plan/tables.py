@@ -12,7 +12,7 @@ from adaverify.errors import ConfigError
 from adaverify.lab.replay import Rounds, recorded_costs
 from adaverify.policy.cost import CostTable
 
-_FOLDER = files(__package__) / "tables"
+_FOLDER = files("adaverify.lab.plan") / "tables"
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class SourcedCosts:
         """
         if not isinstance(values, dict) or "costs" not in values:
             return cls(CostTable.from_dict(values), name, "measured", "as given")
-        costs = CostTable.from_dict(values["costs"])
-        rest = {key: value for key, value in values.items() if key in cls.__dataclass_fields__}
-        return cls(**({"name": name, "kind": "measured", "what": "as given"} | rest | {"costs": costs}))
+        given: dict[str, Any] = {"name": name, "kind": "measured", "what": "as given"}
+        given |= {key: value for key, value in values.items() if key in cls.__dataclass_fields__}
+        return cls(**(given | {"costs": CostTable.from_dict(values["costs"])}))
 
 
 def shipped_tables() -> list[str]:
@@ -85,10 +85,12 @@ def load_costs(name_or_file: str) -> SourcedCosts:
     ConfigError
         There is no such table, or the file holds none.
     """
-    shipped = name_or_file in shipped_tables()
-    file = _FOLDER / f"{name_or_file}.json" if shipped else Path(name_or_file)
     try:
-        return SourcedCosts.from_dict(json.loads(file.read_text(encoding="utf-8")), name_or_file)
+        if name_or_file in shipped_tables():
+            text = (_FOLDER / f"{name_or_file}.json").read_text(encoding="utf-8")
+        else:
+            text = Path(name_or_file).read_text(encoding="utf-8")
+        return SourcedCosts.from_dict(json.loads(text), name_or_file)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"--costs {name_or_file}: no cost table ({error}); give {', '.join(shipped_tables())}, or a file that "
