@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from adaverify import __version__
-from adaverify.cli import audit, bench, evaluate, generate, profile, record, replay, report, serve, train
+from adaverify.cli import audit, bench, evaluate, generate, plan, profile, record, replay, report, serve, train
 from adaverify.cli.console import fail
 from adaverify.errors import AdaverifyError
 
@@ -27,6 +27,7 @@ COMMANDS = (
     record.record,
     evaluate.evaluate,
     replay.replay,
+    plan.plan,
     report.report,
     bench.bench,
 )

@@ -29,8 +29,8 @@ def replay(
         list[str] | None,
         typer.Option(
             "--policy",
-            help="fixed:K, survival, head, estimator:paper, oracle, clairvoyant, threshold:T, threshold-trim:T or "
-            "head-stop:T; may be repeated. All that need no T by default.",
+            help="fixed:K, survival, head, estimator:paper, oracle, clairvoyant, av, threshold:T, threshold-trim:T or "
+            "head-stop:T; may be repeated. All that need no T by default, but av.",
         ),
     ] = None,
     concurrency: Annotated[
@@ -92,7 +92,7 @@ def replay(
                 comparisons.append(done.to_dict())
             else:
                 out.print(_table(rounds, done, source))
-        groups.append({**_described(rounds), "costs": table.to_dict(), "costs_from": source, "seed": seed})
+        groups.append({**described(rounds), "costs": table.to_dict(), "costs_from": source, "seed": seed})
         groups[-1]["comparisons"] = comparisons
     if as_json:
         typer.echo(json.dumps(groups, indent=2))
@@ -115,7 +115,8 @@ def _compare(rounds: Rounds, costs: CostTable, traffic: Traffic, policies: list[
         return compare(rounds, costs, traffic, policies, progress=show)
 
 
-def _described(rounds: Rounds) -> dict[str, Any]:
+def described(rounds: Rounds) -> dict[str, Any]:
+    """Which drafter, target and runs: plain values for JSON."""
     info = rounds.info
     return {
         "target": info.target,

@@ -50,7 +50,7 @@ def make_policy(name: str, setting: Setting) -> Policy:
     ----------
     name : str
         ``fixed:K``, ``threshold:T``, ``threshold-trim:T``, ``survival``, ``head``, ``head-stop:T``,
-        ``estimator:MODE``, ``oracle`` or ``clairvoyant``.
+        ``estimator:MODE``, ``av`` (as served, drafting only as deep as pays), ``oracle`` or ``clairvoyant``.
     setting : Setting
 
     Raises
@@ -128,6 +128,13 @@ def _recorded(name: str, feature: str, attainable: bool = True) -> Callable[[Set
     return build
 
 
+def _served(setting: Setting) -> Policy:
+    # the engine brings transformers with it, which no other policy needs
+    from adaverify.lab.replay.policies.served import Served
+
+    return Served(setting)
+
+
 def _check_recorded(name: str, feature: str, rounds: Rounds) -> None:
     share = rounds.share_recorded(feature)
     if share < 1:
@@ -140,6 +147,7 @@ _PLAIN: dict[str, Callable[[Setting], Policy]] = {
     "head": _recorded("head", "head_logit"),
     "oracle": _recorded("oracle", "overlap", attainable=False),
     "clairvoyant": Clairvoyant,
+    "av": _served,
 }
 _WITH_ARGUMENT: dict[str, Callable[[str, Setting], Policy]] = {
     "fixed": _fixed,

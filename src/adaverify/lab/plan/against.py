@@ -1,0 +1,222 @@
+"""Predictions against what ``adaverify bench`` measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from adaverify.errors import ConfigError
+from adaverify.lab.plan.advice import TIE
+from adaverify.lab.plan.lengths import Lengths
+from adaverify.lab.plan.plan import Plan
+from adaverify.lab.plan.prediction import AV, fixed_arm
+
+Rates = Mapping[tuple[str, int], float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One workload of a bench: what a plan can be held against.
+
+    Attributes
+    ----------
+    workload : str
+    rates : dict of (arm, concurrency) to float
+        Median output tokens per second while the load lasted, by the names of a plan's arms.
+    lengths : Lengths
+        Of the requests that were answered.
+    """
+
+    workload: str
+    rates: dict[tuple[str, int], float]
+    lengths: Lengths
+
+    @property
+    def loads(self) -> list[int]:
+        """Concurrencies, rising."""
+        return sorted({load for _, load in self.rates})
+
+
+def read_measured(file: Path, num_speculative_tokens: int, workload: str | None = None) -> Measured:
+    """Read ``bench.json``, or the folder it lies in.
+
+    Parameters
+    ----------
+    file : Path
+    num_speculative_tokens : int
+        K of the plan; arms that draft deeper are left out, and adaptive ones that are not as deep.
+    workload : str, optional
+        Needed where there are several.
+
+    Raises
+    ------
+    ConfigError
+        The file holds no results, none of that workload, or none that a plan speaks of.
+    """
+    file = file / "bench.json" if file.is_dir() else file
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        points, arms, cells = document["summary"]["points"], document["settings"]["arms"], document["cells"]
+        names = list(dict.fromkeys(point["workload"] for point in points))
+        if workload is None and len(names) != 1:
+            raise ConfigError(f"{file} holds several workloads or none; choose one with --workload: {', '.join(names)}")
+        name = names[0] if workload is None else workload
+        ours = _arms(arms, num_speculative_tokens)
+        rates: dict[tuple[str, int], float] = {}
+        for point in points:
+            if point["workload"] == name and point["arm"] in ours and point["load"].isdecimal():
+                key = ours[point["arm"]], int(point["load"])
+                rates.setdefault(key, point["steady_output_throughput"]["median"])
+        lengths = _lengths([cell for cell in cells if cell["workload"] == name]) if rates else Lengths(0, 1)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{file}: no results of `adaverify bench` ({type(error).__name__}: {error}); give its bench.json, or run "
+            "the bench to its end"
+        ) from error
+    if not rates:
+        raise ConfigError(
+            f"{file} has no arm of the plan under a closed load of {name!r}; measured were "
+            f"{', '.join(arm['name'] for arm in arms)} on {', '.join(names)}"
+        )
+    return Measured(name, rates, lengths)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The order of the arms at one load.
+
+    Attributes
+    ----------
+    pairs, right : int
+        Pairs of arms that were measured more than 2% apart; those of them that were predicted in that order.
+    best, predicted_best : str
+    regret : float
+        Share of the best measured rate that is lost by the arm predicted to be fastest.
+    """
+
+    pairs: int
+    right: int
+    best: str
+    predicted_best: str
+    regret: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every pair is."""
+        return self.right == self.pairs
+
+    @classmethod
+    def of(cls, predicted: Mapping[str, float], measured: Mapping[str, float]) -> Ranking:
+        """Of rates by arm, both of the same arms."""
+        apart = [sorted(pair, key=measured.__getitem__) for pair in combinations(measured, 2)]
+        apart = [[low, high] for low, high in apart if measured[high] > (1 + TIE) * measured[low]]
+        best, choice = (max(rates, key=rates.__getitem__) for rates in (measured, predicted))
+        right = sum(predicted[high] > predicted[low] for low, high in apart)
+        return cls(len(apart), right, best, choice, 1 - measured[choice] / measured[best])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**vars(self), "is_right": self.is_right}
+
+
+@dataclass(frozen=True)
+class Check:
+    """A plan held against a measurement.
+
+    Attributes
+    ----------
+    workload : str
+    ratios : dict of (arm, concurrency) to float
+        Predicted over measured tokens per second.
+    rankings : dict of int to Ranking
+        By concurrency.
+    """
+
+    workload: str
+    ratios: dict[tuple[str, int], float]
+    rankings: dict[int, Ranking]
+
+    @property
+    def median_error(self) -> float:
+        """Median of ``|predicted / measured - 1|``."""
+        return median(abs(ratio - 1) for ratio in self.ratios.values())
+
+    @property
+    def median_ratio(self) -> float:
+        """Above 1 the plan promises too much throughout."""
+        return median(self.ratios.values())
+
+    @property
+    def num_right(self) -> int:
+        """Loads at which the arms are ranked right."""
+        return sum(ranking.is_right for ranking in self.rankings.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "workload": self.workload,
+            "median_absolute_error": self.median_error,
+            "median_ratio": self.median_ratio,
+            "rankings_right": self.num_right,
+            "rankings": {str(load): ranking.to_dict() for load, ranking in self.rankings.items()},
+            "predicted_over_measured": [
+                {"arm": arm, "max_concurrency": load, "ratio": ratio} for (arm, load), ratio in self.ratios.items()
+            ],
+        }
+
+
+def check(plan: Plan, measured: Measured) -> Check:
+    """Compare what both have.
+
+    Raises
+    ------
+    ConfigError
+        They share no load.
+    """
+    both = [key for key in plan.rates if key in measured.rates]
+    if not both:
+        raise ConfigError(
+            f"the plan has the loads {_listed(plan.loads)}, measured were {_listed(measured.loads)}; leave out "
+            "--max-concurrency"
+        )
+    ratios = {key: plan.rates[key] / measured.rates[key] for key in both}
+    loads = dict.fromkeys(load for _, load in both)
+    rankings = {load: Ranking.of(_at(plan.rates, load, both), _at(measured.rates, load, both)) for load in loads}
+    return Check(measured.workload, ratios, rankings)
+
+
+def _at(rates: Rates, load: int, keys: list[tuple[str, int]]) -> dict[str, float]:
+    return {arm: rates[arm, at] for arm, at in keys if at == load}
+
+
+def _arms(arms: list[dict[str, Any]], num_speculative_tokens: int) -> dict[str, str]:
+    """The plan's name of each of the bench's arms that it speaks of."""
+    found = {}
+    for arm in arms:
+        if arm["url"] or arm["command"]:
+            continue
+        config = arm["speculative_config"] or {"num_speculative_tokens": 0, "enable_adaptive_verification": False}
+        depth = config["num_speculative_tokens"]
+        if config["enable_adaptive_verification"]:
+            if depth == num_speculative_tokens:
+                found[arm["name"]] = AV
+        elif depth <= num_speculative_tokens:
+            found[arm["name"]] = fixed_arm(depth)
+    return found
+
+
+def _lengths(cells: list[dict[str, Any]]) -> Lengths:
+    completed = sum(cell["completed"] for cell in cells)
+    totals = (sum(cell[key] for cell in cells) / completed for key in ("total_input_tokens", "total_output_tokens"))
+    return Lengths(*totals)
+
+
+def _listed(loads: list[int]) -> str:
+    return ", ".join(map(str, loads))
