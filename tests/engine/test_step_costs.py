@@ -18,6 +18,8 @@ from adaverify.policy.step import StepSize, StepTime
 SIZE = StepSize(packed_tokens=10, requests=4, context_tokens=80, depth=3)
 # by these more tokens cost next to nothing, and everything is verified
 GENEROUS = CostTable(verify=CostCurve((1, 128), (10.0, 10.5)), draft=CostCurve((1, 64), (6.0, 7.0)))
+# by these they cost something, if less than most drafts are worth
+LENIENT = CostTable(verify=CostCurve((1, 128), (10.0, 22.0)), draft=CostCurve((1, 64), (1.0, 1.1)))
 
 
 class Clock:
@@ -146,12 +148,12 @@ def test_the_budget_follows_what_steps_take_and_the_text_does_not(pair, clock, p
     method = {"rejection_sample_method": "coupled"} if coupled else {}
     trimmed = {}
     for uses_live in (True, False):
-        llm = live(pair, **method, live_costs=uses_live)
-        slow_down(llm, clock, per_pass=1.0, per_token=2.0)
-        before = llm.stats()
-        assert token_ids(llm.generate(prompts[:8], greedy)) == reference[:8]
+        llm = live(pair, LENIENT, **method, live_costs=uses_live)
+        slow_down(llm, clock, per_pass=3.0, per_token=1.0, drafting=1.0)
+        for _ in range(2):
+            assert token_ids(llm.generate(prompts, greedy)) == reference
         after = llm.stats()
-        trimmed[uses_live] = sum(after.drafted) - sum(after.admitted) - sum(before.drafted) + sum(before.admitted)
+        trimmed[uses_live] = sum(after.drafted) - sum(after.admitted)
         assert after.step_error_percent["live"] < after.step_error_percent["startup"]
     assert trimmed[False] < trimmed[True]
 

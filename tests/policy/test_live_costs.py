@@ -125,9 +125,11 @@ def test_a_draft_of_a_long_request_costs_more() -> None:
 
 def test_prompts_are_priced_by_themselves() -> None:
     costs, machine = fresh(), Machine(per_prompt_token=0.1)
-    serve(costs, machine, traffic(), 600)
-    size = replace(decodes(40), packed_tokens=248, prefill_tokens=200, prefill_pairs=20_000)
+    serve(costs, machine, traffic(), 300)
+    without = decodes(40, requests=16, context=700)
+    size = replace(without, packed_tokens=56 + 150, prefill_tokens=150, prefill_pairs=11_250)
     assert costs.predict(size) == pytest.approx(machine.time(size).total_ms, rel=0.05)
+    assert costs.predict(size) - costs.predict(without) == pytest.approx(0.1 * 150 + 0.6 * 11.25, rel=0.4)
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 0.7, 1.4, 2.0, 5.0])

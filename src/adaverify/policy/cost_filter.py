@@ -16,7 +16,7 @@ NOISE = 0.1
 # how much the machine's speed, and with it every coefficient alike, may wander from one step to the next
 SPEED_DRIFT = 0.03
 # the same for a change of speed that is believed
-SPEED_JUMP = 0.5
+SPEED_JUMP = 1.0
 # a coefficient that had no measurement for so many steps is as uncertain as at the start
 HORIZON = 2000
 # more than so many times off, above or below, is suspect
@@ -54,8 +54,8 @@ class CostFilter:
     covariance ties them together.
 
     A measurement more than ``GATE`` times off moves nothing, unless ``PATIENCE`` in a row are off on the same side:
-    of any kind (then the speed has changed, and the filter starts over with it) or of this kind (then it is priced
-    wrong). So one measurement moves the cost of its own features by less than 60%.
+    of any kind (then the speed has changed, and all is as uncertain again as at the start) or of this kind (then it is
+    priced wrong). So one measurement moves the cost of its own features by less than 60%.
 
     Parameters
     ----------
@@ -81,7 +81,8 @@ class CostFilter:
         self.coefficients = start.copy()
         self._lowest = lowest
         self._covariance = covariance.copy()
-        self._renewal = covariance / HORIZON
+        self._prior = covariance
+        self._start_sum = float(start.sum())
         self._any = Suspects()
         self._kinds = [Suspects() for _ in range(num_kinds)]
 
@@ -118,6 +119,7 @@ class CostFilter:
         again, lasting = same_kind.add(ratio), self._any.add(ratio)
         if lasting is not None:
             self._covariance += _outer(SPEED_JUMP**2 * self.coefficients, self.coefficients)
+            self._covariance += self._scale**2 * self._prior
         if lasting is not None or again is not None:
             self._any.clear()
             same_kind.clear()
@@ -126,17 +128,31 @@ class CostFilter:
     def _forget(self) -> None:
         """Widen the covariance by what may have changed in a step."""
         self._covariance *= 1 - 1 / HORIZON
-        self._covariance += self._renewal
+        self._covariance += (self._scale**2 / HORIZON) * self._prior
         self._covariance += _outer(SPEED_DRIFT**2 * self.coefficients, self.coefficients)
+
+    @property
+    def _scale(self) -> float:
+        """How large the coefficients are, compared with the start: what is uncertain about them grows with them."""
+        return float(self.coefficients.sum()) / self._start_sum
 
     def _correct(self, relative: Floats, error: float) -> None:
         """Move the coefficients to where ``relative . coefficients``, now 1, is nearer to ``1 + error``."""
-        shared = self._covariance @ relative
-        variance = float(relative @ shared) + NOISE**2
+        shared, variance = self._spread(relative)
+        blocked = self.coefficients + shared * (error / variance) < self._lowest
+        if blocked.any():
+            # what cannot move cannot explain the error: the rest has to
+            shared, variance = self._spread(np.where(blocked, 0.0, relative))
+            shared[blocked] = 0.0
         self.coefficients += shared * (error / variance)
         self._covariance -= _outer(shared / variance, shared)
         np.maximum(self.coefficients, self._lowest, out=self.coefficients)
         np.minimum(self.coefficients, MAX_RATIO, out=self.coefficients)
+
+    def _spread(self, relative: Floats) -> tuple[Floats, float]:
+        """Covariance of the coefficients with what was measured, and the variance of that."""
+        shared: Floats = self._covariance @ relative
+        return shared, float(relative @ shared) + NOISE**2
 
 
 def _outer(first: Floats, second: Floats) -> Floats:

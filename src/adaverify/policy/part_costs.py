@@ -12,8 +12,8 @@ from adaverify.policy.step import StepSize
 COMMON, OWN, REACH = 0.5, 0.3, 3.0
 # Of the round's slopes, in passes over one token: per 1000 context tokens, per 1000 query-key pairs, per request.
 CONTEXT, PAIRS, REQUEST = 0.1, 0.02, 0.05
-# A prompt token is priced like a draft at first; but it needs no logits, so most of its price is learned apart.
-PROMPT_SHARED, PROMPT_OWN, PROMPT = 0.25, 0.75, 0.3
+# Of the price of prompt tokens, relative to that of drafts: they need no logits.
+PROMPT = 0.5
 # Of drafting's slopes: per 1000 context tokens, relative; per prompt token, in 1/64 of drafting for one request.
 DRAFT_CONTEXT, DRAFT_PROMPT = 0.05, 0.5
 # no size gets cheaper than this share of its start-up cost
@@ -65,8 +65,8 @@ def make_filter(ratios: Ratios, slopes: list[float], spreads: list[float], num_k
 class RoundCosts:
     """A step without its drafting: the target's pass, sampling, verification, and all that is done once a step.
 
-    The cost is ``r(T) f + c C + a A + n R + p (f(T) - f(T - P))`` for T packed tokens, P of them of prompts, R requests
-    with C tokens of context, A query-key pairs; ``f`` is the start-up curve at T, less a part of the price of P.
+    The cost is ``r(T - P) f(T - P) + p (f(T) - f(T - P)) + c C + a A + n R`` for T packed tokens, P of them of prompts,
+    R requests with C tokens of context and A query-key pairs; ``f`` is the start-up curve.
 
     Parameters
     ----------
@@ -79,17 +79,16 @@ class RoundCosts:
         self._sizes = np.arange(len(start))
         self._unit = float(start[1])
         self._ratios = Ratios(len(start) - 1)
-        slopes, spreads = [0.0, 0.0, 0.0, PROMPT_OWN], [CONTEXT, PAIRS, REQUEST, PROMPT]
+        slopes, spreads = [0.0, 0.0, 0.0, 1.0], [CONTEXT, PAIRS, REQUEST, PROMPT]
         self.filter = make_filter(self._ratios, slopes, spreads, num_kinds=2 * self._ratios.count)
 
     def features(self, size: StepSize) -> Floats:
         """What the coefficients are multiplied with, shape [F]."""
-        without = float(self._start[size.packed_tokens - size.prefill_tokens])
+        verified = size.packed_tokens - size.prefill_tokens
+        without, unit = float(self._start[verified]), self._unit
         prompt = float(self._start[size.packed_tokens]) - without
-        shared = self._ratios.weights(size.packed_tokens) * (without + PROMPT_SHARED * prompt)
-        unit = self._unit
         slopes = (unit * size.context_tokens / 1000, unit * size.pairs / 1000, unit * size.requests, prompt)
-        return np.concatenate((shared, slopes))
+        return np.concatenate((self._ratios.weights(verified) * without, slopes))
 
     def kind(self, size: StepSize) -> int:
         """Steps of about the same size, with prompts and without, may be off apart from each other."""
@@ -102,19 +101,13 @@ class RoundCosts:
         mean length.
         """
         context, pairs, request, prompt = self.filter.coefficients[-4:].tolist()
-        costs = self._ratios.table(self.filter.coefficients)
+        costs, verified = self._ratios.table(self.filter.coefficients) * self._start, self._sizes
         if size.prefill_tokens:
-            without = self._start[np.maximum(self._sizes - size.prefill_tokens, 0)]
-            prompts = self._start - without
-            costs *= without + PROMPT_SHARED * prompts
-            costs += prompt * prompts
-        else:
-            costs *= self._start
-        verified = np.maximum(self._sizes - size.prefill_tokens, 0)
+            verified = np.maximum(self._sizes - size.prefill_tokens, 0)
+            costs = costs[verified] + prompt * (self._start - self._start[verified])
         costs += (self._unit * pairs * size.mean_context / 1000) * verified
-        costs += self._unit * (
-            pairs * size.prefill_pairs / 1000 + context * size.context_tokens / 1000 + request * size.requests
-        )
+        attention = (pairs * size.prefill_pairs + context * size.context_tokens) / 1000
+        costs += self._unit * (attention + request * size.requests)
         return np.maximum.accumulate(costs)
 
 
