@@ -12,6 +12,7 @@ import torch
 
 from adaverify.errors import ConfigError
 from adaverify.policy import CostCurve, CostTable
+from adaverify.policy.cost_filter import CostFilter
 from adaverify.policy.live_costs import LiveCosts
 from adaverify.policy.step import StepSize, StepTime
 
@@ -232,6 +233,18 @@ def test_costs_stay_positive_finite_and_monotone_whatever_is_measured(seed: int)
             assert (table.diff() >= 0).all()
         longer = replace(size, context_tokens=2 * size.context_tokens, prefill_pairs=2 * size.prefill_pairs)
         assert costs.predict(longer) >= costs.predict(size)
+
+
+def test_bounds_do_not_break_the_covariance() -> None:
+    """Coefficients that sit on their bounds cannot move; the filter must not take its own word for it that they did."""
+    random = np.random.default_rng(3)
+    factors = random.normal(size=(8, 8))
+    tracker = CostFilter(np.ones(8), factors @ factors.T / 8, np.full(8, 0.5), num_kinds=1)
+    for _ in range(400):
+        features = random.uniform(size=8) * (random.uniform(size=8) < 0.4) + 1e-3
+        tracker.observe(features, 10 ** random.uniform(-2, 1), tracker.predict(features), 0)
+        assert np.linalg.eigvalsh(tracker._covariance).min() > 0
+        assert (tracker.coefficients >= 0.5).all()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
