@@ -277,6 +277,28 @@ def test_what_a_step_without_drafts_takes_is_the_round_s() -> None:
     assert torch.allclose(tables.draft, START.materialize(SEATS, TOKENS).draft)
 
 
+def test_the_drafter_s_reading_of_prompts_is_no_part_of_the_round() -> None:
+    """Steps that draft tell what reading a prompt costs; those that only read are priced by it."""
+    costs = fresh()
+
+    def prompts(size: StepSize, tokens: int) -> StepSize:
+        packed, pairs = size.packed_tokens + tokens, tokens * tokens // 2
+        return replace(size, packed_tokens=packed, prefill_tokens=tokens, prefill_pairs=pairs)
+
+    nothing = StepSize(0, 0, 0)
+    for step in range(400):
+        tokens = (100, 400)[step % 2]
+        costs.observe(decodes(20), StepTime(30.0, 60.0, 5.0))
+        costs.observe(prompts(decodes(20), tokens), StepTime(30.0 + 0.4 * tokens, 60.0 + 0.2 * tokens, 5.0))
+        costs.observe(prompts(nothing, tokens), StepTime(0.4 * tokens, 50.0 + 0.2 * tokens, 5.0))
+    assert costs.predict(decodes(20)) == pytest.approx(95, rel=0.03)
+    for tokens in (100, 400):
+        assert costs.predict(prompts(decodes(20), tokens)) == pytest.approx(95 + 0.6 * tokens, rel=0.03)
+        assert costs.predict(prompts(nothing, tokens)) == pytest.approx(55 + 0.6 * tokens, rel=0.03)
+    table = costs.at(prompts(decodes(0), 400)).verify
+    assert float(table[428]) == pytest.approx(65 + 0.6 * 400, rel=0.03)
+
+
 def test_free_drafting_stays_free_and_its_time_is_the_round_s() -> None:
     costs, size = fresh(CostTable(START.verify)), decodes(20)
     for _ in range(60):
