@@ -12,6 +12,7 @@ import torch
 
 from adaverify.errors import ConfigError
 from adaverify.policy import CostCurve, CostTable
+from adaverify.policy.cost_filter import CostFilter
 from adaverify.policy.live_costs import LiveCosts
 from adaverify.policy.step import StepSize, StepTime
 
@@ -234,6 +235,18 @@ def test_costs_stay_positive_finite_and_monotone_whatever_is_measured(seed: int)
         assert costs.predict(longer) >= costs.predict(size)
 
 
+def test_bounds_do_not_break_the_covariance() -> None:
+    """Coefficients that sit on their bounds cannot move; the filter must not take its own word for it that they did."""
+    random = np.random.default_rng(3)
+    factors = random.normal(size=(8, 8))
+    tracker = CostFilter(np.ones(8), factors @ factors.T / 8, np.full(8, 0.5), num_kinds=1)
+    for _ in range(400):
+        features = random.uniform(size=8) * (random.uniform(size=8) < 0.4) + 1e-3
+        tracker.observe(features, 10 ** random.uniform(-2, 1), tracker.predict(features), 0)
+        assert np.linalg.eigvalsh(tracker._covariance).min() > 0
+        assert (tracker.coefficients >= 0.5).all()
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
 @pytest.mark.parametrize("part", ["draft_ms", "verify_ms", "other_ms"])
 def test_times_that_nothing_can_take_are_ignored(bad: float, part: str) -> None:
@@ -262,6 +275,28 @@ def test_what_a_step_without_drafts_takes_is_the_round_s() -> None:
     tables = costs.at(size)
     assert float(tables.verify[8]) == pytest.approx(100, rel=0.02)
     assert torch.allclose(tables.draft, START.materialize(SEATS, TOKENS, num_speculative_tokens=DEPTH).draft)
+
+
+def test_the_drafter_s_reading_of_prompts_is_no_part_of_the_round() -> None:
+    """Steps that draft tell what reading a prompt costs; those that only read are priced by it."""
+    costs = fresh()
+
+    def prompts(size: StepSize, tokens: int) -> StepSize:
+        packed, pairs = size.packed_tokens + tokens, tokens * tokens // 2
+        return replace(size, packed_tokens=packed, prefill_tokens=tokens, prefill_pairs=pairs)
+
+    nothing = StepSize(0, 0, 0)
+    for step in range(400):
+        tokens = (100, 400)[step % 2]
+        costs.observe(decodes(20), StepTime(30.0, 60.0, 5.0))
+        costs.observe(prompts(decodes(20), tokens), StepTime(30.0 + 0.4 * tokens, 60.0 + 0.2 * tokens, 5.0))
+        costs.observe(prompts(nothing, tokens), StepTime(0.4 * tokens, 50.0 + 0.2 * tokens, 5.0))
+    assert costs.predict(decodes(20)) == pytest.approx(95, rel=0.03)
+    for tokens in (100, 400):
+        assert costs.predict(prompts(decodes(20), tokens)) == pytest.approx(95 + 0.6 * tokens, rel=0.03)
+        assert costs.predict(prompts(nothing, tokens)) == pytest.approx(55 + 0.6 * tokens, rel=0.03)
+    table = costs.at(prompts(decodes(0), 400)).verify
+    assert float(table[428]) == pytest.approx(65 + 0.6 * 400, rel=0.03)
 
 
 def test_free_drafting_stays_free_and_its_time_is_the_round_s() -> None:

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 # relative standard deviation of a single measurement
 NOISE = 0.1
 # how much the machine's speed, and with it every coefficient alike, may wander from one step to the next
-SPEED_DRIFT = 0.03
+SPEED_DRIFT = 0.05
 # the same for a change of speed that is believed
 SPEED_JUMP = 1.0
 # a coefficient that had no measurement for so many steps is as uncertain as at the start
@@ -138,21 +138,19 @@ class CostFilter:
 
     def _correct(self, relative: Floats, error: float) -> None:
         """Move the coefficients to where ``relative . coefficients``, now 1, is nearer to ``1 + error``."""
-        shared, variance = self._spread(relative)
-        blocked = self.coefficients + shared * (error / variance) < self._lowest
+        shared = self._covariance @ relative
+        variance = float(relative @ shared) + NOISE**2
+        step = shared * (error / variance)
+        blocked = self.coefficients + step < self._lowest
         if blocked.any():
-            # what cannot move cannot explain the error: the rest has to
-            shared, variance = self._spread(np.where(blocked, 0.0, relative))
-            shared[blocked] = 0.0
-        self.coefficients += shared * (error / variance)
+            # what cannot move explains nothing: the rest has to
+            free = np.where(blocked, 0.0, relative)
+            step = self._covariance @ free
+            step *= error / (float(free @ step) + NOISE**2)
         self._covariance -= _outer(shared / variance, shared)
+        self.coefficients += step
         np.maximum(self.coefficients, self._lowest, out=self.coefficients)
         np.minimum(self.coefficients, MAX_RATIO, out=self.coefficients)
-
-    def _spread(self, relative: Floats) -> tuple[Floats, float]:
-        """Covariance of the coefficients with what was measured, and the variance of that."""
-        shared: Floats = self._covariance @ relative
-        return shared, float(relative @ shared) + NOISE**2
 
 
 def _outer(first: Floats, second: Floats) -> Floats:
