@@ -44,8 +44,8 @@ class TrainingSettings:
     max_minutes: float | None = None
     learning_rate: float = 1e-3
     matrix_learning_rate: float = 0.02
-    tokens_per_batch: int = 512
-    tokens_per_pass: int = 512
+    tokens_per_batch: int = 1024
+    tokens_per_pass: int = 1024
     warmup: float = 0.03
     weight_decay: float = 0.01
     clip: float = 1.0
