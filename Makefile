@@ -17,14 +17,16 @@ serve: default-model ## serve the default model; ARGS='TARGET --port 8001 ...' f
 
 # Tests run small models beside server threads: one thread each never waits for a busy core.
 test test-fast: export OMP_NUM_THREADS ?= 1
+# a file of tests stays in one process, so that what its tests share is made once
+IN_PARALLEL = --numprocesses $(or $(WORKERS),2) --dist loadfile
 
 test: install ## fetch the default model and run all tests; ARGS='tests/policy -k budget' for some
 	@$(FETCH) || printf '\n%s\n%s\n\n' '*** The default model could not be had (reason above).' \
 		'*** Tests that need it will be SKIPPED: this run proves less than a whole one.' >&2
-	$(PY) -m pytest -rs $(ARGS)
+	$(PY) -m pytest -rs $(IN_PARALLEL) $(ARGS)
 
 test-fast: install ## the tests that are quick and need no real model
-	$(PY) -m pytest -m 'not models and not slow' $(ARGS)
+	$(PY) -m pytest -m 'not models and not slow' $(IN_PARALLEL) $(ARGS)
 
 quality: install ## lint, format and type checks
 	$(PY) -m ruff check .
