@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from adaverify.config import EngineConfig, SpeculativeConfig
@@ -45,6 +46,11 @@ class LoadedDrafter(ABC):
     def bytes_per_token(self) -> int:
         """What it keeps of a token, in bytes."""
 
+    @property
+    @abstractmethod
+    def network(self) -> nn.Module:
+        """The module that holds its weights."""
+
     @abstractmethod
     def build(self, num_blocks: int, config: EngineConfig) -> Drafter:
         """The drafter, with its stores in the blocks of the target's pool."""
@@ -67,6 +73,11 @@ class LoadedStandalone(LoadedDrafter):
     def bytes_per_token(self) -> int:
         """See :attr:`LoadedDrafter.bytes_per_token`."""
         return self.loaded.bytes_per_token
+
+    @property
+    def network(self) -> nn.Module:
+        """See :attr:`LoadedDrafter.network`."""
+        return self.loaded.model
 
     def build(self, num_blocks: int, config: EngineConfig) -> Drafter:
         """See :meth:`LoadedDrafter.build`."""
@@ -115,6 +126,11 @@ class LoadedDraftModel(LoadedDrafter):
         """See :attr:`LoadedDrafter.bytes_per_token`."""
         states = 0 if isinstance(self.model, DFlashDraftModel) else self.model.config.hidden_size * self.dtype.itemsize
         return PagedKV.bytes_per_token(self.model.kv_shapes(), self.dtype) + states
+
+    @property
+    def network(self) -> nn.Module:
+        """See :attr:`LoadedDrafter.network`."""
+        return self.model
 
     def build(self, num_blocks: int, config: EngineConfig) -> Drafter:
         """See :meth:`LoadedDrafter.build`."""

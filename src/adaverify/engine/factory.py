@@ -10,6 +10,7 @@ from adaverify.engine.engine import Engine
 from adaverify.engine.estimator_state import load_state
 from adaverify.engine.kv_cache import PagedKV
 from adaverify.engine.loader import LoadedModel
+from adaverify.engine.packed import pack_linears
 from adaverify.engine.profiling import profile_costs
 from adaverify.engine.runner import ModelRunner
 from adaverify.engine.speculation import Speculation
@@ -59,6 +60,7 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
         )
         if speculative.estimator_state is not None:
             load_state(speculative.estimator_state, speculation.estimator, speculative)
+    pack_linears(target.model, *([drafter.network] if drafter else []))
     engine = Engine(
         config=config,
         tokenizer=tokenizer,

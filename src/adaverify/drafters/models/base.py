@@ -75,4 +75,5 @@ class DraftModel(nn.Module):
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits [..., Vd] of normed ``hidden`` [..., H]."""
-        return F.linear(hidden.to(self.lm_head.weight.dtype), self.lm_head.weight)
+        logits: Tensor = self.lm_head(hidden.to(self.lm_head.weight.dtype))
+        return logits
