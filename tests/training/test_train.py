@@ -185,3 +185,14 @@ def test_a_target_whose_logits_are_not_its_head_is_refused(target):
     loaded.model.lm_head.register_forward_hook(lambda module, args, output: output.tanh())
     with pytest.raises(ConfigError, match="soft-capping"):
         check_head(loaded, info)
+
+
+def test_answers_from_an_earlier_mixture_are_told_of(target, prompts, tmp_path):
+    answers = [
+        {"id": f"riddles/{i}/0@0", "prompt_token_ids": [5, 6, 7], "output_token_ids": [8 + i % 9] * 8}
+        for i in range(200)
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    result = train("mtp", target, prompts, tmp_path, tmp_path / "out", "--epochs", "0.1")
+    assert result.exit_code == 0, result.output
+    assert "also holds answers to riddles" in result.output

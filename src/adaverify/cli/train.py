@@ -170,12 +170,13 @@ def _answers(
     """Answers from the cache, completed by the engine."""
     from adaverify.config import EngineConfig
     from adaverify.engine.factory import build_engine
-    from adaverify.training.answers import AnswerWriter, read_answers
+    from adaverify.training.answers import WRITTEN_BY_TARGET, AnswerWriter, read_answers
     from adaverify.training.prompts import read_source
 
     file = folder / "answers.jsonl"
     sources = [read_source(spec) for spec in prompts]
     known = read_answers(file) if file.exists() else []
+    _tell_of_others(file, known, {source.name for source in sources} | ({WRITTEN_BY_TARGET} if self_prompts else set()))
     if sum(len(answer.output_token_ids) for answer in known) >= num_tokens:
         return known
     if not sources and not self_prompts:
@@ -191,6 +192,17 @@ def _answers(
     task = bar.add_task("answers (tokens)", total=num_tokens)
     writer = AnswerWriter(engine, file, max_tokens, temperatures or [0.0, 1.0])
     return writer.write(sources, num_tokens, self_prompts, lambda total: bar.update(task, completed=total))
+
+
+def _tell_of_others(file: Path, known: list[Answer], asked: set[str]) -> None:
+    """A cache made for another mixture is trained on as it is: say so."""
+    others = sorted({answer.source for answer in known} - asked)
+    if others and asked:
+        err.print(
+            f"{file} also holds answers to {', '.join(others)}, which this run did not ask for and trains on, too; "
+            "name another --cache to leave them out",
+            soft_wrap=True,
+        )
 
 
 def _target(target: str | None, target_name: str | None) -> tuple[str, str]:
