@@ -22,7 +22,7 @@ from adaverify.engine.runner import ModelRunner
 from adaverify.engine.scheduler import Scheduler, StepPlan
 from adaverify.engine.speculation import Round, Speculation
 from adaverify.engine.stats import EngineStats, cost_stats
-from adaverify.engine.timing import StepTimer, step_size
+from adaverify.engine.timing import StepTimer, backlog_tokens, step_size
 from adaverify.engine.validation import check_request, resolve_bad_words
 from adaverify.errors import QueueFullError
 from adaverify.outputs import CompletionDelta
@@ -141,10 +141,11 @@ class Engine:
             plan = self.scheduler.schedule()
             if plan.is_empty:
                 return []
+        backlog = backlog_tokens(plan)
         current = self._begin_round(plan)
         with self._timed("schedule"):
             admitted = current.admitted.tolist() if current else [0] * len(plan.decodes)
-            self.timer.drafted(step_size(plan, sum(admitted), current.block.depth if current else 0))
+            self.timer.drafted(step_size(plan, sum(admitted), current.block.depth if current else 0, backlog))
             drafts = admitted_drafts(current, admitted)
             segments = packed_segments(plan, drafts)
         with self._timed("target"):

@@ -13,7 +13,7 @@ from adaverify.drafters.base import DraftBlock, Drafter
 from adaverify.engine.depth import DepthPlanner, DraftChoice
 from adaverify.engine.request import Request
 from adaverify.engine.scheduler import StepPlan
-from adaverify.engine.timing import step_size
+from adaverify.engine.timing import backlog_tokens, step_size
 from adaverify.errors import ConfigError
 from adaverify.policy.acceptance import AcceptanceEstimator
 from adaverify.policy.budget import choose_budget
@@ -211,7 +211,7 @@ class Speculation:
         assert self.costs is not None
         if self.live_costs is None or not self._trims_by_live_costs:
             return self.costs
-        return self.live_costs.at(step_size(plan), self.device)
+        return self.live_costs.at(step_size(plan, backlog=backlog_tokens(plan)), self.device)
 
     @torch.inference_mode()
     def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:

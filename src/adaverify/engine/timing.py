@@ -12,10 +12,16 @@ from adaverify.policy.step import StepSize, StepTime
 Listener = Callable[[StepSize, StepTime], None]
 
 
-def step_size(plan: StepPlan, num_drafts: int = 0, depth: int = 0) -> StepSize:
+def backlog_tokens(plan: StepPlan) -> int:
+    """What the drafter has yet to read of the decoding requests, beyond what a round leaves it to read."""
+    ordinary = 1 + max(plan.num_drafts, default=0)
+    return sum(max(0, request.num_tokens - request.num_draft_computed - ordinary) for request in plan.decodes)
+
+
+def step_size(plan: StepPlan, num_drafts: int = 0, depth: int = 0, backlog: int = 0) -> StepSize:
     """Size of a step that verifies ``num_drafts`` of the drafts made ``depth`` deep; lengths alone.
 
-    The requests must still hold the tokens from before the step.
+    The requests must still hold the tokens from before the step; ``backlog`` is :func:`backlog_tokens` before drafting.
     """
     return StepSize(
         packed_tokens=plan.num_non_draft_tokens + num_drafts,
@@ -24,6 +30,7 @@ def step_size(plan: StepPlan, num_drafts: int = 0, depth: int = 0) -> StepSize:
         prefill_tokens=sum(chunk.num_tokens for chunk in plan.chunks),
         prefill_pairs=sum(chunk.num_tokens * (chunk.start + chunk.end + 1) // 2 for chunk in plan.chunks),
         depth=depth,
+        backlog_tokens=backlog,
     )
 
 

@@ -99,7 +99,8 @@ def worth_another_pass(
 
     One more pass is worth ``sum of survival * next_confidence`` tokens; at the going rate its time is worth
     ``rate * cost`` (Dinkelbach 1967: a ratio is largest where numerator less rate times denominator is). Survival
-    never rises along a block, so the first pass that does not pay is the last that needs asking.
+    never rises along a block, so where passes cost about the same the first that does not pay is the last that needs
+    asking; a cheaper one behind a dear one (a padded batch size reached) is not looked for.
 
     Parameters
     ----------

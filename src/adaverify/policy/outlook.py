@@ -88,11 +88,12 @@ class Outlook:
         last : Tensor, shape [R, K]
             What :meth:`expect` was given before them.
         confidences : Tensor, shape [R, K]
-            What is not finite counts as hopeless.
+            What is not finite says nothing of other blocks.
         drafted : Tensor, shape [R, K], bool
             Drafts that were made and can be used.
         """
-        values = torch.where(drafted & confidences.isfinite(), confidences, 0.0).double()
+        drafted = drafted & confidences.isfinite()
+        values = torch.where(drafted, confidences, 0.0).double()
         mean = self.mean
         pairs = drafted & ~last.isnan()
         before, after = (torch.where(pairs, rows.double() - mean, 0.0) for rows in (last, values))

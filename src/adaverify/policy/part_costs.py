@@ -112,7 +112,9 @@ class RoundCosts:
 
 
 class DraftCosts:
-    """Drafting: ``(r(R) + c C) f(depth, R) + p P`` for R requests with C tokens of context and P prompt tokens.
+    """Drafting: ``(r(R) + c C) f(depth, R) + p P`` for R requests with C tokens of context and P tokens to be read.
+
+    These are the prompt chunks and, if anything is drafted, what the drafter has not read since it last drafted.
 
     Parameters
     ----------
@@ -135,20 +137,28 @@ class DraftCosts:
     def features(self, size: StepSize) -> Floats:
         """What the coefficients are multiplied with, shape [F]."""
         cost = self.startup(size)
-        slopes = (cost * size.context_tokens / 1000, self._unit * size.prefill_tokens)
+        slopes = (cost * size.context_tokens / 1000, self._unit * self._tokens_read(size))
         return np.concatenate((self._ratios.weights(size.requests) * cost, slopes))
 
     def kind(self, size: StepSize) -> int:
         """As :meth:`RoundCosts.kind`, by requests."""
-        return 2 * self._ratios.kind(size.requests) + (size.prefill_tokens > 0)
+        return 2 * self._ratios.kind(size.requests) + (self._tokens_read(size) > 0)
 
     def prompt_ms(self, size: StepSize) -> float:
         """Milliseconds for the drafter to read the prompt chunks, whatever is drafted."""
         return float(self.filter.coefficients[-1]) * self._unit * size.prefill_tokens
 
     def table(self, size: StepSize) -> Floats:
-        """Milliseconds of every depth and number of requests, with contexts of mean length."""
+        """Milliseconds of every depth and number of requests, with contexts of mean length.
+
+        Drafting to any depth first reads the backlog of ``size``.
+        """
         context = np.arange(self._start.shape[-1]) * size.mean_context
         ratios = self._ratios.table(self.filter.coefficients) + (self.filter.coefficients[-2] / 1000) * context
         costs: Floats = np.maximum.accumulate(np.maximum.accumulate(self._start * ratios, axis=1), axis=0)
+        costs[1:, 1:] += float(self.filter.coefficients[-1]) * self._unit * size.backlog_tokens
         return costs
+
+    @staticmethod
+    def _tokens_read(size: StepSize) -> int:
+        return size.prefill_tokens + (size.backlog_tokens if size.depth else 0)

@@ -26,6 +26,9 @@ class StepSize:
         Query-key pairs of the prompt chunks: each of their tokens attends to all up to itself.
     depth : int
         Drafts proposed per request; 0 if nothing was drafted.
+    backlog_tokens : int
+        Tokens beyond the last round's that the drafter has not read, since steps drafted nothing: drafting at any depth
+        has to read them first.
     """
 
     packed_tokens: int
@@ -34,6 +37,7 @@ class StepSize:
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     depth: int = 0
+    backlog_tokens: int = 0
 
     @property
     def mean_context(self) -> float:

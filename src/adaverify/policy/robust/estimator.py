@@ -209,10 +209,11 @@ class RobustEstimator:
         if requests is not None:
             # what says nothing of other requests still says something of its own
             slope = self._mixed_slope[group]
-            self.offsets.observe(requests.slot, slope, (p * (1 - p)).sum(dim=1), residual.sum(dim=1))
+            telling = torch.ones_like(requests.greedy) if mask is None else mask
+            self.offsets.observe(requests.slot, slope, (p * (1 - p)).sum(dim=1), residual.sum(dim=1), telling)
         self._score_memories(features, offset, labelled, accepted, group)
         self.labels.add(features, labelled, accepted, group)
-        self._remember_confidence(predictions, group)
+        self._remember_confidence(predictions if mask is None else predictions.where(mask[:, None], torch.nan), group)
 
     def end_step(self) -> None:
         """Count one engine step and refit when ``refit_interval`` of them have passed."""

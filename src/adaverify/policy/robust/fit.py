@@ -69,7 +69,7 @@ def newton_step(
     share = b / (c + prior.position_precision)[..., None]
     identity = torch.eye(slopes.shape[-1], dtype=a.dtype, device=a.device)
     matrix = a + prior.slope_precision * identity - share.mT @ b
-    slope_steps = torch.linalg.solve_ex(matrix, g0 - (share * g1[..., None]).sum(dim=-2))[0]
+    slope_steps = _within(slopes, matrix, g0 - (share * g1[..., None]).sum(dim=-2))
     steps = (g1 - (b @ slope_steps[..., None])[..., 0]) / (c + prior.position_precision)
     typical = (features.abs() * counts[..., None]).sum(dim=(-2, -3)) / counts.sum(dim=(-1, -2))[..., None].clamp(
         min=1.0
@@ -78,6 +78,29 @@ def newton_step(
     kept = (LARGEST_STEP / largest.clamp(min=1e-12)).clamp(max=1.0)[..., None]
     moved = (slopes + kept * slope_steps).clamp(0.0, LARGEST_SLOPE)
     return moved, (intercepts + kept * steps).clamp(-INTERCEPT_BOUND, INTERCEPT_BOUND)
+
+
+def _within(slopes: Tensor, matrix: Tensor, gradient: Tensor) -> Tensor:
+    """Solve ``matrix @ steps = gradient``, where a slope that would leave its bounds only moves to the bound.
+
+    The others are solved for again with that one held, as are then the intercepts: clamped afterwards, it would leave
+    them where they belong to a slope that was not taken.
+
+    Parameters
+    ----------
+    slopes, gradient : Tensor, shape [..., F]
+    matrix : Tensor, shape [..., F, F]
+    """
+    free_steps = torch.linalg.solve_ex(matrix, gradient)[0]
+    wanted = slopes + free_steps
+    held = (wanted < 0.0) | (wanted > LARGEST_SLOPE)
+    taken = wanted.clamp(0.0, LARGEST_SLOPE) - slopes
+    identity = torch.eye(slopes.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    both_free = ~(held[..., None] | held[..., None, :])
+    rest = gradient - (matrix * held[..., None, :] @ taken[..., None])[..., 0]
+    return torch.linalg.solve_ex(
+        torch.where(both_free, matrix, held[..., None] * identity), torch.where(held, taken, rest)
+    )[0]
 
 
 def common_level(intercepts: Tensor, curvature: Tensor, prior: Prior) -> Tensor:

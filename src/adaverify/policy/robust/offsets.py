@@ -57,7 +57,7 @@ class RequestOffsets:
         """Offsets, shape [R], float64."""
         return self.value[slots]
 
-    def observe(self, slots: Tensor, slope: Tensor, variance: Tensor, residual: Tensor) -> None:
+    def observe(self, slots: Tensor, slope: Tensor, variance: Tensor, residual: Tensor, telling: Tensor) -> None:
         """Correct the offsets by one round.
 
         Parameters
@@ -68,16 +68,20 @@ class RequestOffsets:
             By which a unit of the score moves the log-odds.
         variance, residual : Tensor, shape [R]
             Sums over the request's labels of ``p (1 - p)`` and ``label - p``.
+        telling : Tensor, shape [R], bool
+            Requests that say something of how much others differ, too.
         """
         if not self.is_on:
             return
         information, push = slope * slope * variance, slope * residual
-        self._judge(push, information, self._moved[slots])
+        self._judge(push, information, torch.where(telling, self._moved[slots], 0.0))
         before = self._kept**2 * self.variance[slots] + (1 - self._kept**2) * self.prior
         after = 1 / (1 / before + information)
-        self._moved[slots] = after * push
-        value = self._kept * self.value[slots] + after * push
-        self.value[slots] = value.clamp(-LARGEST_OFFSET, LARGEST_OFFSET)
+        rested = self._kept * self.value[slots]
+        value = (rested + after * push).clamp(-LARGEST_OFFSET, LARGEST_OFFSET)
+        # at its bound an offset has not moved, and more of the same says nothing
+        self._moved[slots] = value - rested
+        self.value[slots] = value
         self.variance[slots] = after
 
     def _judge(self, push: Tensor, information: Tensor, moved: Tensor) -> None:
