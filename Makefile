@@ -74,7 +74,10 @@ DATA = $(SHARED)/data
 COMMON = --cache $(STAGES) --draft-vocab-size 10240 --epochs 40
 MIXED = $(COMMON) --prompts $(DATA)/gsm8k_train.jsonl:3 --prompts $(DATA)/mbpp_train.jsonl:2 \
 	--prompts $(DATA)/chat_train.jsonl:2 --self-prompts 2 --answer-tokens
-MORE_MATHS = $(COMMON) --prompts $(DATA)/gsm8k_train.jsonl --temperature 0 --answer-tokens
+MORE_MATHS = $(COMMON) --prompts $(DATA)/gsm8k_train.jsonl:6 --prompts $(DATA)/mbpp_train.jsonl:2 \
+	--prompts $(DATA)/chat_train.jsonl:2 --self-prompts 2 --answer-tokens
+GREEDY = $(COMMON) --prompts $(DATA)/gsm8k_train.jsonl:6 --prompts $(DATA)/mbpp_train.jsonl:2 \
+	--prompts $(DATA)/chat_train.jsonl:2 --temperature 0 --answer-tokens
 CHAIN = --intermediate-size 1024
 BLOCK = --intermediate-size 512 --num-attention-heads 6
 FINE = --matrix-learning-rate 0.012

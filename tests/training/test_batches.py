@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import torch
 
-from adaverify.training.batches import draft_vocabulary, groups, pack_samples, pad_samples, shuffled_groups, split
+from adaverify.training.batches import (
+    draft_vocabulary,
+    groups,
+    pack_samples,
+    pad_samples,
+    shuffled_groups,
+    split,
+    token_counts,
+)
 from adaverify.training.hidden import Sample
 
 CPU = torch.device("cpu")
@@ -66,7 +74,7 @@ def test_a_conversation_falls_on_one_side_with_all_its_turns_and_answers():
 
 def test_the_draft_vocabulary_is_what_the_target_writes():
     text = Sample("a", torch.tensor([9, 9, 9, 3, 5, 5, 3, 3, 1]), 3, torch.zeros(9, 1), torch.zeros(9, 1))
-    vocabulary, coverage = draft_vocabulary([text], 2, 12)
-    assert vocabulary.tolist() == [3, 5]
-    assert abs(coverage - 5 / 6) < 1e-6
-    assert draft_vocabulary([text], 5, 12)[0].tolist() == [0, 1, 2, 3, 5]
+    counts = token_counts([text], 12)
+    assert counts.tolist() == [0, 1, 0, 3, 0, 2, 0, 0, 0, 0, 0, 0]
+    assert draft_vocabulary(counts, 2).tolist() == [3, 5]
+    assert draft_vocabulary(counts, 5).tolist() == [0, 1, 2, 3, 5]

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from adaverify.cli import app
@@ -17,7 +18,7 @@ from adaverify.drafters.models import read_draft_config
 from adaverify.errors import ConfigError
 from adaverify.sampling.params import SamplingParams
 from adaverify.training.recipes import TargetInfo
-from adaverify.training.run import RECORD, check_head, load_target
+from adaverify.training.run import RECORD, WEIGHTS, check_head, load_target
 from support import plain_llm, token_ids
 
 pytest.importorskip("speculators", reason="training needs the speculators package")
@@ -139,13 +140,17 @@ def test_a_broken_run_goes_on_from_its_state(target, prompts, cache, tmp_path, m
 
 
 def test_a_drafter_may_start_from_another(target, prompts, cache, tmp_path):
-    assert train("dflash", target, prompts, cache, tmp_path / "first").exit_code == 0
-    assert (
-        train("dspark", target, prompts, cache, tmp_path / "second", "--init-from", str(tmp_path / "first")).exit_code
-        == 0
-    )
-    start = json.loads((tmp_path / "second" / RECORD).read_text())
-    assert start["init_from"] == "first"
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train("dspark", target, prompts, cache, first).exit_code == 0
+    still = ("--epochs", "0.01", "--learning-rate", "1e-9", "--matrix-learning-rate", "1e-9")
+    # more answers: another draft vocabulary would be chosen from them
+    more = ("--init-from", str(first), "--answer-tokens", "2600", *still)
+    assert train("dspark", target, prompts, cache, second, *more).exit_code == 0
+    assert json.loads((second / RECORD).read_text())["init_from"] == "first"
+    before, after = load_file(first / WEIGHTS), load_file(second / WEIGHTS)
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0.01, atol=1e-4, msg=name)
     result = train("eagle3", target, prompts, cache, tmp_path / "third", "--init-from", str(tmp_path / "nowhere"))
     assert "nowhere" in str(result.exception)
 
@@ -187,12 +192,21 @@ def test_a_target_whose_logits_are_not_its_head_is_refused(target):
         check_head(loaded, info)
 
 
-def test_answers_from_an_earlier_mixture_are_told_of(target, prompts, tmp_path):
+def test_only_answers_that_were_asked_for_are_trained_on(target, prompts, tmp_path):
     answers = [
-        {"id": f"riddles/{i}/0@0", "prompt_token_ids": [5, 6, 7], "output_token_ids": [8 + i % 9] * 8}
-        for i in range(200)
+        {"id": f"riddles/{i}/0@{i % 2}", "prompt_token_ids": [5, 6, 7], "output_token_ids": [8 + i % 9] * 8}
+        for i in range(600)
     ]
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
     result = train("mtp", target, prompts, tmp_path, tmp_path / "out", "--epochs", "0.1")
     assert result.exit_code == 0, result.output
-    assert "also holds answers to riddles" in result.output
+    record = json.loads((tmp_path / "out" / RECORD).read_text())
+    assert record["data"]["sources"].keys() == {"questions", "self"}
+    riddles = prompts.with_name("riddles.jsonl")
+    riddles.write_text(prompts.read_text())
+    more = ("--epochs", "0.1", "--self-prompts", "0", "--temperature", "1")
+    assert train("mtp", target, riddles, tmp_path, tmp_path / "out2", *more).exit_code == 0
+    record = json.loads((tmp_path / "out2" / RECORD).read_text())
+    assert record["data"]["sources"].keys() == {"riddles"}
+    # 1500 tokens of the 300 answers at this temperature
+    assert 150 < record["data"]["sources"]["riddles"]["answers"] <= 188

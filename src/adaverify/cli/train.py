@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from adaverify.training.trainer import TrainingProgress
 
 _CONCURRENCY = 64
+TEMPERATURES = [0.0, 1.0]
 _MODEL_PANEL, _RUN_PANEL, _DATA_PANEL = "Draft model", "Training", "Data"
 
 
@@ -120,7 +121,7 @@ def train(
     path, name = _target(target, target_name)
     folder = cache or _default_cache(name)
     with _progress() as bar:
-        answers = _answers(
+        answers, asked = _answers(
             path, prompts or [], self_prompts, answer_tokens, max_tokens, temperature, folder, dtype, device, bar
         )
         if (out / RECORD).exists():
@@ -146,6 +147,7 @@ def train(
                 loader.load_tokenizer(path),
                 name,
                 answers,
+                asked,
                 folder,
                 out,
                 on_states=lambda done, total: bar.update(states, completed=done, total=total),
@@ -166,23 +168,24 @@ def _answers(
     dtype: str,
     device: str,
     bar: Progress,
-) -> list[Answer]:
-    """Answers from the cache, completed by the engine."""
+) -> tuple[list[Answer], list[Answer]]:
+    """Answers from the cache, completed by the engine: all of them, and those to train on."""
     from adaverify.config import EngineConfig
     from adaverify.engine.factory import build_engine
-    from adaverify.training.answers import WRITTEN_BY_TARGET, AnswerWriter, read_answers
+    from adaverify.training.answers import AnswerWriter, read_answers, source_names, such_answers
     from adaverify.training.prompts import read_source
 
     file = folder / "answers.jsonl"
     sources = [read_source(spec) for spec in prompts]
     known = read_answers(file) if file.exists() else []
-    _tell_of_others(file, known, {source.name for source in sources} | ({WRITTEN_BY_TARGET} if self_prompts else set()))
-    if sum(len(answer.output_token_ids) for answer in known) >= num_tokens:
-        return known
     if not sources and not self_prompts:
         if known:
-            return known
+            return known, known
         raise ConfigError("there is nothing to train on: pass --prompts FILE.jsonl, or --self-prompts 1")
+    kind = source_names(sources, self_prompts), temperatures or TEMPERATURES
+    asked = such_answers(known, *kind)
+    if sum(len(answer.output_token_ids) for answer in asked) >= num_tokens:
+        return known, asked
     announce(path)
     engine = build_engine(
         EngineConfig.build(
@@ -190,19 +193,9 @@ def _answers(
         )
     )
     task = bar.add_task("answers (tokens)", total=num_tokens)
-    writer = AnswerWriter(engine, file, max_tokens, temperatures or [0.0, 1.0])
-    return writer.write(sources, num_tokens, self_prompts, lambda total: bar.update(task, completed=total))
-
-
-def _tell_of_others(file: Path, known: list[Answer], asked: set[str]) -> None:
-    """A cache made for another mixture is trained on as it is: say so."""
-    others = sorted({answer.source for answer in known} - asked)
-    if others and asked:
-        err.print(
-            f"{file} also holds answers to {', '.join(others)}, which this run did not ask for and trains on, too; "
-            "name another --cache to leave them out",
-            soft_wrap=True,
-        )
+    writer = AnswerWriter(engine, file, max_tokens, temperatures or TEMPERATURES)
+    known = writer.write(sources, num_tokens, self_prompts, lambda total: bar.update(task, completed=total))
+    return known, such_answers(known, *kind)
 
 
 def _target(target: str | None, target_name: str | None) -> tuple[str, str]:

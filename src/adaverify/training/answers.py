@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -38,6 +38,11 @@ class Answer:
     def source(self) -> str:
         """Where the prompt is from."""
         return self.id.split("/")[0]
+
+    @property
+    def temperature(self) -> float:
+        """At which it was drawn."""
+        return float(self.id.rpartition("@")[2])
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,9 @@ class AnswerWriter:
         self_weight: int = 0,
         on_progress: Callable[[int], None] = lambda total: None,
     ) -> list[Answer]:
-        """Answer prompts until the cache holds ``num_tokens`` answer tokens or no prompt is left.
+        """Answer prompts until the cache holds ``num_tokens`` of such answers' tokens or no prompt is left.
+
+        Returns everything in the cache, in its order.
 
         Parameters
         ----------
@@ -95,7 +102,8 @@ class AnswerWriter:
         self._check(sources)
         jobs = self._jobs(sources, self_weight)
         running: dict[str, tuple[_Job, list[int], list[int]]] = {}
-        total = sum(len(answer.output_token_ids) for answer in self.known.values())
+        asked = such_answers(list(self.known.values()), source_names(sources, self_weight), self.temperatures)
+        total = sum(len(answer.output_token_ids) for answer in asked)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _drop_broken_end(self.path)
         with self.path.open("a", encoding="utf-8") as file:
@@ -197,6 +205,16 @@ class AnswerWriter:
                 "train with --self-prompts 0"
             )
         return list(tokenizer(text.split(_PLACEHOLDER)[0], add_special_tokens=False)["input_ids"])
+
+
+def source_names(sources: Sequence[PromptSource], self_weight: int) -> set[str]:
+    """What answers to these prompts are named after."""
+    return {source.name for source in sources} | ({WRITTEN_BY_TARGET} if self_weight else set())
+
+
+def such_answers(answers: Sequence[Answer], sources: Collection[str], temperatures: Sequence[float]) -> list[Answer]:
+    """The answers to prompts from these sources, drawn at these temperatures."""
+    return [answer for answer in answers if answer.source in sources and answer.temperature in temperatures]
 
 
 def read_answers(path: Path) -> list[Answer]:

@@ -137,14 +137,18 @@ def conversation(sample_id: str) -> str:
     return "/".join(sample_id.split("/")[:2]).removesuffix("q")
 
 
-def draft_vocabulary(samples: Sequence[Sample], size: int, vocab_size: int) -> tuple[Tensor, float]:
-    """The tokens that the target writes most, ascending [size], and the share of its writing that they cover.
-
-    Source: the reduced draft vocabulary of EAGLE-3 (arXiv 2503.01840).
-    """
+def token_counts(samples: Sequence[Sample], vocab_size: int) -> Tensor:
+    """How often the target wrote each token [vocab_size], int64."""
     counts = torch.zeros(vocab_size, dtype=torch.long)
     for sample in samples:
         counts += torch.bincount(sample.token_ids[sample.loss_mask], minlength=vocab_size)
+    return counts
+
+
+def draft_vocabulary(counts: Tensor, size: int) -> Tensor:
+    """The ``size`` tokens that the target writes most, ascending, from :func:`token_counts`.
+
+    Source: the reduced draft vocabulary of EAGLE-3 (arXiv 2503.01840).
+    """
     # stable: of tokens never written, the lower ids come first
-    chosen = torch.argsort(counts, descending=True, stable=True)[:size].sort().values
-    return chosen, float(counts[chosen].sum() / counts.sum().clamp(min=1))
+    return torch.argsort(counts, descending=True, stable=True)[:size].sort().values

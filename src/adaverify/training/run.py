@@ -22,7 +22,7 @@ from adaverify.engine.runner import ModelRunner
 from adaverify.engine.taps import HiddenTaps
 from adaverify.errors import ConfigError
 from adaverify.training.answers import Answer
-from adaverify.training.batches import draft_vocabulary, split
+from adaverify.training.batches import draft_vocabulary, split, token_counts
 from adaverify.training.hidden import HiddenCache, Sample
 from adaverify.training.recipes import RECIPES, DraftSize, Recipe, TargetInfo
 from adaverify.training.trainer import Trainer, TrainingProgress, TrainingSettings
@@ -62,6 +62,7 @@ def train_drafter(
     tokenizer: PreTrainedTokenizerBase,
     target_name: str,
     answers: Sequence[Answer],
+    asked: Sequence[Answer],
     cache_dir: Path,
     out: Path,
     on_states: Callable[[int, int], None] = lambda done, total: None,
@@ -74,7 +75,9 @@ def train_drafter(
     target_name : str
         What the checkpoint calls its target.
     answers : sequence of Answer
-        The target's own texts.
+        The target's own texts, in the order of the cache of hidden states.
+    asked : sequence of Answer
+        Those of them to train on.
     cache_dir : Path
         For hidden states, which runs with the same target and taps share.
     out : Path
@@ -90,17 +93,21 @@ def train_drafter(
     info = TargetInfo(target.model, target.name, target_name, mask_token(tokenizer, answers))
     taps = plan.taps or info.default_taps()
     check_head(target, info)
-    chosen = first_tokens(answers, plan.max_answer_tokens)
+    chosen = {answer.id for answer in first_tokens(asked, plan.max_answer_tokens)}
+    last = max((i for i, answer in enumerate(answers) if answer.id in chosen), default=-1)
     cache = HiddenCache(cache_dir / f"hidden-{'-'.join(map(str, taps))}", target, taps)
-    cache.fill(chosen, on_states)
-    usable = [s for s in cache.samples(len(chosen)) if s.prompt_length + 1 < plan.settings.tokens_per_pass]
+    cache.fill(answers[: last + 1], on_states)
+    samples = [sample for sample in cache.samples(last + 1) if sample.id in chosen]
+    usable = [s for s in samples if s.prompt_length + 1 < plan.settings.tokens_per_pass]
     training, held_out = split(usable, HELD_OUT_SHARE)
     held_out = held_out[:MAX_HELD_OUT]
     if not training or not held_out:
         raise ConfigError(
             f"{len(chosen)} answers are too few to train on and to hold some out; give more prompts or tokens"
         )
-    vocabulary, coverage = draft_vocabulary(training, plan.size.draft_vocab_size, int(info.embedding.shape[0]))
+    counts = token_counts(training, int(info.embedding.shape[0]))
+    vocabulary = choose_vocabulary(plan, counts)
+    coverage = float(counts[vocabulary].sum() / counts.sum().clamp(min=1))
     torch.manual_seed(plan.settings.seed)
     recipe = RECIPES[plan.method](info, plan.size, vocabulary, taps)
     recipe.prepare(training)
@@ -193,6 +200,23 @@ def start_from(recipe: Recipe, folder: Path) -> None:
     if not fitting:
         raise ConfigError(f"--init-from {str(folder)!r}: no tensor fits a {recipe.method} drafter of this size")
     recipe.take_over(fitting)
+
+
+def choose_vocabulary(plan: DraftPlan, counts: Tensor) -> Tensor:
+    """Target ids that can be drafted, ascending [Vd]: those of the checkpoint to start from, else the commonest.
+
+    What is learned by draft token, such as DSpark's Markov head, makes sense with the vocabulary it was learned for.
+
+    Parameters
+    ----------
+    counts : Tensor [V], int64
+        How often the target wrote each token.
+    """
+    size = plan.size.draft_vocab_size
+    offsets = load_file(weights_of(plan.init_from)).get("d2t") if plan.init_from else None
+    if offsets is not None and len(offsets) == size:
+        return offsets + torch.arange(size)
+    return draft_vocabulary(counts, size)
 
 
 def mask_token(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Answer]) -> int:
