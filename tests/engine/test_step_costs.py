@@ -11,8 +11,9 @@ from tests.support import TRIMMING_COSTS, plain_llm, token_ids
 from adaverify import SamplingParams
 from adaverify.engine.request import Request
 from adaverify.engine.scheduler import PrefillChunk, StepPlan
-from adaverify.engine.timing import StepTimer, step_size
+from adaverify.engine.timing import StepTimer, backlog_tokens, step_size
 from adaverify.policy.cost import CostCurve, CostTable
+from adaverify.policy.probing import ProbeSchedule
 from adaverify.policy.step import StepSize, StepTime
 
 SIZE = StepSize(packed_tokens=10, requests=4, context_tokens=80, depth=3)
@@ -100,6 +101,41 @@ def test_the_size_of_a_step_is_made_of_lengths() -> None:
     assert size.pairs == (2 + 4) * 25 + 21
 
 
+def test_the_backlog_is_what_a_round_does_not_leave_unread() -> None:
+    def request(tokens: int, read: int) -> Request:
+        return Request("", 0, SamplingParams(), [0] * tokens, tokens, 0, frozenset(), 99, num_draft_computed=read)
+
+    # up to the drafts and one more are unread after any round
+    plan = StepPlan([request(20, 19), request(30, 26), request(50, 10)], [3, 3, 3], [], 3)
+    assert backlog_tokens(plan) == 36
+    assert step_size(plan, backlog=36).backlog_tokens == 36
+
+
+def test_after_steps_without_drafts_the_first_that_drafts_is_priced_with_what_it_has_to_read(pair, clock, prompts):
+    """Drafting is far too dear: only probes draft, and none of them may come as a surprise."""
+    llm = live(pair, adaptive_draft_depth=True)
+    llm.engine.speculation.depth_planner.probes = ProbeSchedule(0.05)
+    drafter, steps = llm.engine.speculation.drafter, []
+    forward = drafter.runner.forward
+
+    def slow_forward(segments):
+        clock.now += 3e-3 * sum(len(segment.token_ids) for segment in segments)
+        return forward(segments)
+
+    slow_down(llm, clock, per_pass=30.0, per_token=0.5)
+    drafter.runner.forward = slow_forward
+    costs = llm.engine.speculation.live_costs
+    observe = costs.observe
+    with mock.patch.object(costs, "observe", lambda size, time: (steps.append((size, time)), observe(size, time))):
+        long = SamplingParams(temperature=0.0, max_tokens=90, ignore_eos=True)
+        for _ in range(3):
+            llm.generate(prompts[:4], long)
+    later = steps[len(steps) // 3 :]
+    probes = [(size, time) for size, time in later if size.depth]
+    assert probes
+    assert sum(time.draft_ms for _, time in probes) < 0.1 * sum(time.total_ms for _, time in later)
+
+
 def slow_down(llm, clock: Clock, per_pass: float, per_token: float, drafting: float = 0.0) -> None:
     """Let the clock move by the target's passes and by drafting alone."""
     forward, propose = llm.engine.runner.forward, llm.engine.speculation.drafter.propose
@@ -108,9 +144,9 @@ def slow_down(llm, clock: Clock, per_pass: float, per_token: float, drafting: fl
         clock.now += (per_pass + per_token * sum(len(segment.token_ids) for segment in segments)) / 1e3
         return forward(segments)
 
-    def slow_propose(requests, chunks, depth):
+    def slow_propose(requests, chunks, depth, *go_on):
         clock.now += drafting / 1e3 * (depth > 0)
-        return propose(requests, chunks, depth)
+        return propose(requests, chunks, depth, *go_on)
 
     llm.engine.timer.clock = clock
     llm.engine.runner.forward = slow_forward

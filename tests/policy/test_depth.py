@@ -211,3 +211,11 @@ def test_a_sick_drafter_spoils_its_own_outlook_and_no_number() -> None:
     assert outlook.expect(nan).isfinite().all()
     with pytest.raises(ConfigError, match="horizon is 0"):
         Outlook(2, horizon=0)
+
+
+def test_a_sick_request_does_not_spoil_the_outlook_of_others() -> None:
+    outlook, nan = Outlook(2), torch.full((2, 2), torch.nan)
+    confidences = torch.tensor([[0.7, 0.6], [torch.nan, torch.nan]])
+    for _ in range(200):
+        outlook.observe(nan, confidences, torch.ones(2, 2).bool())
+    assert outlook.mean.tolist() == pytest.approx([0.7, 0.6], abs=0.02)

@@ -150,6 +150,24 @@ def test_labels_of_masked_requests_move_nothing_but_their_own_offset():
         feed(estimator, features, torch.where(tenant, 0, accepted), mask=~tenant)
     assert error(estimator, traffic) < 0.03
     assert (estimator.offsets.value[:8] < -1).all()
+    # the others do not differ: had the tenant a say in it, they would be taken to
+    assert float(estimator.offsets.prior) < 0.5
+    served = torch.stack([traffic.round()[1] for _ in range(50)]).mean(dim=(0, 1))
+    assert float(estimator.expected(torch.tensor([False]))[0, 0]) == pytest.approx(float(served[0]), abs=0.05)
+
+
+def test_where_features_mislead_the_slope_stays_at_zero_and_intercepts_fit():
+    traffic, estimator = Traffic(), RobustEstimator(K, N, offset_deviation=0.0)
+    law = {"slope": -0.3, "intercepts": torch.full((K,), 0.4)}
+    predicted, chances = [], []
+    for step in range(900):
+        features, chance, accepted = traffic.round(**law)
+        predictions = feed(estimator, features, accepted)
+        if step >= 600:
+            predicted.append(predictions[:, 0].mean())
+            chances.append(chance[:, 0].mean())
+    assert float(estimator.slope) == pytest.approx(0.0, abs=0.01)
+    assert float(torch.stack(predicted).mean()) == pytest.approx(float(torch.stack(chances).mean()), abs=0.015)
 
 
 def test_a_sudden_change_is_followed_sooner_than_the_long_memory_would():
