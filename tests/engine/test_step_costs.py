@@ -111,11 +111,11 @@ def test_the_backlog_is_what_a_round_does_not_leave_unread() -> None:
     assert step_size(plan, backlog=36).backlog_tokens == 36
 
 
-def test_after_steps_without_drafts_the_first_that_drafts_is_priced_with_what_it_has_to_read(pair, clock, prompts):
-    """Drafting is far too dear: only probes draft, and none of them may come as a surprise."""
+def test_what_a_probe_reads_of_the_past_does_not_make_drafting_dearer(pair, clock, prompts) -> None:
+    """Drafting does not pay here: only probes draft."""
     llm = live(pair, adaptive_draft_depth=True)
     llm.engine.speculation.depth_planner.probes = ProbeSchedule(0.05)
-    drafter, steps = llm.engine.speculation.drafter, []
+    drafter, sizes = llm.engine.speculation.drafter, []
     forward = drafter.runner.forward
 
     def slow_forward(segments):
@@ -126,14 +126,13 @@ def test_after_steps_without_drafts_the_first_that_drafts_is_priced_with_what_it
     drafter.runner.forward = slow_forward
     costs = llm.engine.speculation.live_costs
     observe = costs.observe
-    with mock.patch.object(costs, "observe", lambda size, time: (steps.append((size, time)), observe(size, time))):
+    with mock.patch.object(costs, "observe", lambda size, time: (sizes.append(size), observe(size, time))):
         long = SamplingParams(temperature=0.0, max_tokens=90, ignore_eos=True)
         for _ in range(3):
             llm.generate(prompts[:4], long)
-    later = steps[len(steps) // 3 :]
-    probes = [(size, time) for size, time in later if size.depth]
-    assert probes
-    assert sum(time.draft_ms for _, time in probes) < 0.1 * sum(time.total_ms for _, time in later)
+    assert any(size.depth and size.backlog_tokens > 50 for size in sizes)
+    # 3 passes over 4 requests at 3 ms a token; what else the probes took was their backlog
+    assert float(costs.at(StepSize(4, 4, 200)).draft[-1, 4]) == pytest.approx(36, rel=0.1)
 
 
 def slow_down(llm, clock: Clock, per_pass: float, per_token: float, drafting: float = 0.0) -> None:

@@ -341,18 +341,20 @@ def test_one_seat_and_a_table_of_one_size_will_do() -> None:
     assert tables.draft[-1].tolist() == pytest.approx([2, 2], rel=0.05)
 
 
-def test_what_the_drafter_has_not_read_makes_drafting_dearer_and_its_price_is_learned() -> None:
+def test_what_the_drafter_has_not_read_is_priced_like_prompts_and_drafting_gets_no_dearer() -> None:
     """Steps that drafted nothing leave the drafter behind; the first that drafts has to read all of it."""
     costs, machine, sizes = fresh(), Machine(), traffic()
     for number, size in zip(range(600), sizes, strict=False):
-        behind = replace(size, backlog_tokens=50 * (number % 7)) if not size.prefill_tokens else size
+        behind = 2000 * (number % 9 > 5)
         time = machine.time(size)
-        costs.observe(behind, replace(time, draft_ms=time.draft_ms + 0.5 * behind.backlog_tokens))
+        reading = 0.5 * (size.prefill_tokens + behind)
+        costs.observe(replace(size, backlog_tokens=behind), replace(time, draft_ms=time.draft_ms + reading))
     ordinary = StepSize(16, 16, 16 * 400)
-    behind = replace(ordinary, backlog_tokens=2000)
-    more = costs.at(behind).draft - costs.at(ordinary).draft
+    late = replace(ordinary, backlog_tokens=2000)
+    assert float(costs.at(ordinary).draft[-1, 16]) == pytest.approx(1.3 * (18 + 32), rel=0.1)
+    more = costs.at(late).draft - costs.at(ordinary).draft
     assert more[1:, 16].tolist() == pytest.approx([1000.0] * DEPTH, rel=0.2)
     assert float(more[0].abs().max()) == 0.0, "a step that drafts nothing reads nothing"
-    assert costs.predict(behind) == costs.predict(ordinary)
-    drafting = replace(behind, depth=DEPTH)
+    assert costs.predict(late) == costs.predict(ordinary)
+    drafting = replace(late, depth=DEPTH)
     assert costs.predict(drafting) - costs.predict(replace(drafting, backlog_tokens=0)) == pytest.approx(1000, rel=0.2)

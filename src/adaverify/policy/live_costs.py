@@ -108,7 +108,9 @@ class LiveCosts:
         if self._draft.startup(size) <= 0:
             # nothing was drafted: all the drafter may have done is read prompts, which is not told apart
             return expected, expected
-        self._draft.filter.observe(features, time.draft_ms, expected, self._draft.kind(size))
+        if not size.backlog_tokens:
+            # else much of it was reading the past, of which too little is seen to tell the two apart
+            self._draft.filter.observe(features, time.draft_ms, expected, self._draft.kind(size))
         return expected, time.draft_ms
 
     def _report(self, report: StepReport) -> None:

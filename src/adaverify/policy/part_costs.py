@@ -142,7 +142,7 @@ class DraftCosts:
 
     def kind(self, size: StepSize) -> int:
         """As :meth:`RoundCosts.kind`, by requests."""
-        return 2 * self._ratios.kind(size.requests) + (self._tokens_read(size) > 0)
+        return 2 * self._ratios.kind(size.requests) + (size.prefill_tokens > 0)
 
     def prompt_ms(self, size: StepSize) -> float:
         """Milliseconds for the drafter to read the prompt chunks, whatever is drafted."""
