@@ -17,8 +17,9 @@ from adaverify.cli import app
 from adaverify.drafters.models import read_draft_config
 from adaverify.errors import ConfigError
 from adaverify.sampling.params import SamplingParams
+from adaverify.training.checkpoint import RECORD, WEIGHTS
 from adaverify.training.recipes import TargetInfo
-from adaverify.training.run import RECORD, WEIGHTS, check_head, load_target
+from adaverify.training.run import check_head, load_target
 from support import plain_llm, token_ids
 
 pytest.importorskip("speculators", reason="training needs the speculators package")
@@ -146,7 +147,13 @@ def test_a_drafter_may_start_from_another(target, prompts, cache, tmp_path):
     # more answers: another draft vocabulary would be chosen from them
     more = ("--init-from", str(first), "--answer-tokens", "2600", *still)
     assert train("dspark", target, prompts, cache, second, *more).exit_code == 0
-    assert json.loads((second / RECORD).read_text())["init_from"] == "first"
+    record = json.loads((second / RECORD).read_text())
+    assert record["init_from"] == "first"
+    (stage,) = record["earlier_stages"]
+    assert stage["seconds"] == json.loads((first / RECORD).read_text())["seconds"]
+    card = (second / "README.md").read_text()
+    assert stage["command"] in card
+    assert "minutes in all" in card
     before, after = load_file(first / WEIGHTS), load_file(second / WEIGHTS)
     assert before.keys() == after.keys()
     for name, tensor in before.items():

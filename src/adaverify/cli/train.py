@@ -89,8 +89,9 @@ def train(
     _require_speculators()
     from adaverify.engine import loader
     from adaverify.training.card import write_card
+    from adaverify.training.checkpoint import RECORD, weights_of
     from adaverify.training.recipes import RECIPES, DraftSize
-    from adaverify.training.run import RECORD, DraftPlan, load_target, train_drafter, weights_of
+    from adaverify.training.run import DraftPlan, load_target, train_drafter
     from adaverify.training.trainer import TrainingSettings
 
     if init_from is not None:

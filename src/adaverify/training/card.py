@@ -14,8 +14,9 @@ from typing import Any, cast
 from adaverify.errors import ConfigError
 from adaverify.training.answers import Answer, read_answers
 from adaverify.training.batches import split
+from adaverify.training.checkpoint import RECORD, WEIGHTS
 from adaverify.training.hidden import Sample
-from adaverify.training.run import HELD_OUT_SHARE, RECORD, WEIGHTS
+from adaverify.training.run import HELD_OUT_SHARE
 
 CARD, MAX_DEPTH, MAX_TOKENS, CONCURRENCY = "README.md", 7, 128, 16
 LAWS = {"0": {"temperature": 0.0}, "1": {"temperature": 1.0, "top_p": 0.95}}
@@ -137,6 +138,9 @@ def card_text(name: str, record: dict[str, Any]) -> str:
     data = record["data"]
     versions = ", ".join(f"{package} {number or 'absent'}" for package, number in record["versions"].items())
     start = f" It began with the weights of `{record['init_from']}`." if record.get("init_from") else ""
+    stages = record.get("earlier_stages", [])
+    minutes = (record["seconds"] + sum(stage["seconds"] for stage in stages)) / 60
+    before = f" With what is below, {minutes:.1f} minutes in all." if stages else ""
     sources = _table(
         ["source of the prompts", "answers", "answer tokens"],
         [[source, c["answers"], c["answer_tokens"]] for source, c in data["sources"].items()],
@@ -164,9 +168,9 @@ answers, apart by prompt.
 
     {record["command"]}
 
-{record["seconds"] / 60:.1f} minutes, {record["steps"]:,} steps. Commit {record["commit"]}; {versions}.
+{record["seconds"] / 60:.1f} minutes, {record["steps"]:,} steps. Commit {record["commit"]}; {versions}.{before}
 Size of the checkpoint: {record["checkpoint_bytes"] / 1e6:.1f} MB.
-
+{_stages(stages)}
 Learning curve on the held-out answers; agreement is that of the most likely draft with the target's, among the tokens
 that can be drafted, by position, the positions before it given:
 
@@ -181,6 +185,16 @@ that can be drafted, by position, the positions before it given:
 These weights were made by the adaverify project and are licensed under Apache-2.0. The target has a licence of its
 own, which this project does not know to be the same.
 """
+
+
+def _stages(stages: list[dict[str, Any]]) -> str:
+    if not stages:
+        return ""
+    rows = [
+        [s["method"], f"{s['seconds'] / 60:.1f}", f"{s['tokens']:,}", s["commit"], f"`{s['command']}`"] for s in stages
+    ]
+    table = _table(["method", "minutes", "tokens seen", "commit", "command"], rows)
+    return f"\nThe weights it began with were trained by these runs, in this order:\n\n{table}\n"
 
 
 def _curve(curve: list[dict[str, Any]]) -> str:

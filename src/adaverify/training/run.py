@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -23,12 +23,12 @@ from adaverify.engine.taps import HiddenTaps
 from adaverify.errors import ConfigError
 from adaverify.training.answers import Answer
 from adaverify.training.batches import draft_vocabulary, split, token_counts
+from adaverify.training.checkpoint import RECORD, save_drafter, stages_up_to, start_from, weights_of
 from adaverify.training.hidden import HiddenCache, Sample
-from adaverify.training.recipes import RECIPES, DraftSize, Recipe, TargetInfo
+from adaverify.training.recipes import RECIPES, DraftSize, TargetInfo
 from adaverify.training.trainer import Trainer, TrainingProgress, TrainingSettings
 
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.03, 64
-WEIGHTS, RECORD = "model.safetensors", "training.json"
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ def train_drafter(
         "size": asdict(recipe.size),
         "settings": asdict(plan.settings),
         "init_from": plan.init_from.name if plan.init_from else None,
+        "earlier_stages": stages_up_to(plan.init_from) if plan.init_from else [],
         "data": describe_data(training, held_out) | {"draft_vocabulary_coverage": round(coverage, 5)},
         "steps": progress.step,
         "seconds": round(progress.seconds, 1),
@@ -156,50 +157,6 @@ def check_head(target: LoadedModel, info: TargetInfo) -> None:
             f"a drafter cannot be trained for {type(target.model).__name__}: its logits are not its head over its "
             f"normed last state (relative error {error:.2g}; soft-capping or scaling?)"
         )
-
-
-def save_drafter(recipe: Recipe, out: Path, extra_config: dict[str, Any]) -> None:
-    """Write ``config.json`` and the tensors in the format of speculators."""
-    config = json.loads(recipe.model.config.to_json_string(use_diff=False))
-    config |= {"dtype": "bfloat16"} | extra_config
-    config["speculators_config"]["verifier"]["name_or_path"] = recipe.target.name
-    (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    partial = out / "weights.partial"
-    save_file({name: t.contiguous().cpu() for name, t in recipe.saved_tensors.items()}, partial, {"format": "pt"})
-    partial.rename(out / WEIGHTS)
-
-
-def weights_of(folder: Path) -> Path:
-    """The file of a checkpoint's tensors.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise ConfigError(f"--init-from {str(folder)!r}: holds no {WEIGHTS}")
-    return path
-
-
-def start_from(recipe: Recipe, folder: Path) -> None:
-    """Begin with the tensors of another checkpoint, where name and shape agree.
-
-    Raises
-    ------
-    ConfigError
-        There is no checkpoint, or none of its tensors fits.
-    """
-    own: dict[str, Tensor] = recipe.model.state_dict()
-    fitting = {
-        name: tensor.to(own[name].dtype)
-        for name, tensor in load_file(weights_of(folder)).items()
-        if name in own and own[name].shape == tensor.shape and tensor.is_floating_point()
-    }
-    if not fitting:
-        raise ConfigError(f"--init-from {str(folder)!r}: no tensor fits a {recipe.method} drafter of this size")
-    recipe.take_over(fitting)
 
 
 def choose_vocabulary(plan: DraftPlan, counts: Tensor) -> Tensor:
