@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from adaverify import SamplingParams
 from adaverify.engine import engine as engine_module
 from adaverify.engine.async_engine import AsyncEngine
 from adaverify.errors import ConfigError
+from support import Pair
 
 PARAMS = SamplingParams(temperature=1.0, max_tokens=12, seed=3, ignore_eos=True)
 
@@ -60,6 +62,9 @@ def test_a_state_learned_from_other_drafts_is_refused_by_what_differs(pair, prom
         pair.llm(k=2, speculative={"estimator_state": file})
     with pytest.raises(ConfigError, match="estimator 'robust', here 'paper'"):
         pair.llm(speculative={"estimator_state": file, "estimator": "paper"})
+    other = shutil.copytree(pair.target, tmp_path / "other-target")
+    with pytest.raises(ConfigError, match=f"target '{pair.target.name}', here 'other-target'"):
+        Pair(other, pair.drafter).llm(speculative={"estimator_state": file})
 
 
 def test_a_damaged_file_and_a_missing_folder_are_named(pair, tmp_path):

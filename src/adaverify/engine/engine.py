@@ -175,7 +175,7 @@ class Engine:
         """Write what the estimator has learned, if the configuration names a file for it."""
         speculative = self.config.speculative_config
         if self.speculation is not None and speculative is not None and speculative.estimator_state is not None:
-            save_state(speculative.estimator_state, self.speculation.estimator, speculative)
+            save_state(speculative.estimator_state, self.speculation.estimator, self.config)
 
     def stats(self) -> EngineStats:
         """Snapshot of the counters."""

@@ -11,12 +11,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from adaverify.config import SpeculativeConfig
+from adaverify.config import EngineConfig
 from adaverify.errors import ConfigError
 from adaverify.policy.acceptance import AcceptanceEstimator
 
 
-def save_state(path: str | Path, estimator: AcceptanceEstimator, config: SpeculativeConfig) -> None:
+def save_state(path: str | Path, estimator: AcceptanceEstimator, config: EngineConfig) -> None:
     """Write an estimator's state; the file is replaced as a whole or not at all.
 
     Parameters
@@ -24,7 +24,7 @@ def save_state(path: str | Path, estimator: AcceptanceEstimator, config: Specula
     path : str or Path
         Its folder exists.
     estimator : AcceptanceEstimator
-    config : SpeculativeConfig
+    config : EngineConfig
         Under which it learned; only a server that drafts alike may take the state over.
     """
     path = Path(path)
@@ -37,7 +37,7 @@ def save_state(path: str | Path, estimator: AcceptanceEstimator, config: Specula
     os.replace(partial, path)
 
 
-def load_state(path: str | Path, estimator: AcceptanceEstimator, config: SpeculativeConfig) -> bool:
+def load_state(path: str | Path, estimator: AcceptanceEstimator, config: EngineConfig) -> bool:
     """Take over a state that :func:`save_state` wrote, if the file is there.
 
     Returns
@@ -72,7 +72,10 @@ def load_state(path: str | Path, estimator: AcceptanceEstimator, config: Specula
     return True
 
 
-def _drafting(config: SpeculativeConfig) -> dict[str, Any]:
+def _drafting(config: EngineConfig) -> dict[str, Any]:
     """What the meaning of the coefficients depends on."""
+    speculative = config.speculative_config
+    assert speculative is not None
     names = ("method", "num_speculative_tokens", "estimator", "rejection_sample_method", "draft_sample_method")
-    return {"model": Path(config.model).name, **{name: getattr(config, name) for name in names}}
+    models = {"target": Path(config.model).name, "model": Path(speculative.model).name}
+    return {**models, **{name: getattr(speculative, name) for name in names}}

@@ -59,7 +59,7 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
             speculative, drafter.build(num_blocks, config), config.max_num_seqs, config.max_num_batched_tokens, device
         )
         if speculative.estimator_state is not None:
-            load_state(speculative.estimator_state, speculation.estimator, speculative)
+            load_state(speculative.estimator_state, speculation.estimator, config)
     pack_linears(target.model, *([drafter.network] if drafter else []))
     engine = Engine(
         config=config,
