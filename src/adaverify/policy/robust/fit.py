@@ -98,9 +98,10 @@ def _within(slopes: Tensor, matrix: Tensor, gradient: Tensor) -> Tensor:
     identity = torch.eye(slopes.shape[-1], dtype=matrix.dtype, device=matrix.device)
     both_free = ~(held[..., None] | held[..., None, :])
     rest = gradient - (matrix * held[..., None, :] @ taken[..., None])[..., 0]
-    return torch.linalg.solve_ex(
+    steps: Tensor = torch.linalg.solve_ex(
         torch.where(both_free, matrix, held[..., None] * identity), torch.where(held, taken, rest)
     )[0]
+    return steps
 
 
 def common_level(intercepts: Tensor, curvature: Tensor, prior: Prior) -> Tensor:
