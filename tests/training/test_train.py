@@ -116,12 +116,12 @@ def test_a_broken_run_goes_on_from_its_state(target, prompts, cache, tmp_path, m
     class BrokenError(Exception):
         pass
 
-    original = trainer.Trainer._step
+    original, broken_at = trainer.Trainer._step, 10
     steps = []
 
     def step(self, batch, share):
         steps.append(share)
-        if len(steps) == 30:
+        if len(steps) == broken_at:
             raise BrokenError
         original(self, batch, share)
 
@@ -131,10 +131,10 @@ def test_a_broken_run_goes_on_from_its_state(target, prompts, cache, tmp_path, m
     assert (out / "training.pt").exists()
     other = train("eagle3", target, prompts, cache, out, "--epochs", "12", "--draft-vocab-size", "30")
     assert re.search("state of another run.*--out", str(other.exception))
-    first, steps[:] = list(steps), [0.0] * 30
+    first, steps[:] = list(steps), [0.0] * broken_at
     assert train("eagle3", target, prompts, cache, out, "--epochs", "12").exit_code == 0
-    assert steps[30] > 0.1
-    assert steps[30] <= first[-1]
+    assert steps[broken_at] > 0.1
+    assert steps[broken_at] <= first[-1]
     steps.clear()
     assert train("eagle3", target, prompts, cache, out, "--epochs", "12").exit_code == 0
     assert steps == []

@@ -88,12 +88,13 @@ class Outlook:
         last : Tensor, shape [R, K]
             What :meth:`expect` was given before them.
         confidences : Tensor, shape [R, K]
-            What is not finite says nothing of other blocks.
+            What is not finite says nothing of other requests' blocks; where all are, drafting is hopeless.
         drafted : Tensor, shape [R, K], bool
             Drafts that were made and can be used.
         """
-        drafted = drafted & confidences.isfinite()
-        values = torch.where(drafted, confidences, 0.0).double()
+        sound = drafted & confidences.isfinite()
+        drafted = torch.where(sound.any(dim=0), sound, drafted)
+        values = torch.where(sound, confidences, 0.0).double()
         mean = self.mean
         pairs = drafted & ~last.isnan()
         before, after = (torch.where(pairs, rows.double() - mean, 0.0) for rows in (last, values))
