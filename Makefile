@@ -66,51 +66,51 @@ bench-overhead: default-model ## where a step's time goes, with and without spec
 	$(PY) -m benchmarks.overhead $(ARGS)
 
 # How the drafters in models/ were made: in stages, each from the one before. Answers and states are made once and serve
-# all of them. Huge pages make a step a fifth to a third shorter.
+# all of them. The cards quote the runs as they were, with the commit that was checked out when each ended. Huge pages
+# make a step a fifth to a third shorter.
 STAGES ?= .cache/drafters
 TRAIN = GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 \
 	OMP_NUM_THREADS=$(or $(THREADS),1) $(VENV)/bin/adaverify train
 DATA = $(SHARED)/data
-COMMON = --cache $(STAGES) --draft-vocab-size 10240 --epochs 40
-MIXED = $(COMMON) --prompts $(DATA)/gsm8k_train.jsonl:3 --prompts $(DATA)/mbpp_train.jsonl:2 \
-	--prompts $(DATA)/chat_train.jsonl:2 --self-prompts 2 --answer-tokens
-MORE_MATHS = $(COMMON) --prompts $(DATA)/gsm8k_train.jsonl:6 --prompts $(DATA)/mbpp_train.jsonl:2 \
-	--prompts $(DATA)/chat_train.jsonl:2 --self-prompts 2 --answer-tokens
-GREEDY = $(COMMON) --prompts $(DATA)/gsm8k_train.jsonl:6 --prompts $(DATA)/mbpp_train.jsonl:2 \
-	--prompts $(DATA)/chat_train.jsonl:2 --temperature 0 --answer-tokens
+PROMPTS = --cache $(STAGES) --draft-vocab-size 10240 --epochs 40 --prompts $(DATA)/gsm8k_train.jsonl:$(1) \
+	--prompts $(DATA)/mbpp_train.jsonl:2 --prompts $(DATA)/chat_train.jsonl:2
+MIXED = $(call PROMPTS,3) --self-prompts 2 --answer-tokens
+MORE_MATHS = $(call PROMPTS,6) --self-prompts 2 --answer-tokens 808000
+GREEDY = $(call PROMPTS,6) --temperature 0 --answer-tokens 360000 --matrix-learning-rate
 CHAIN = --intermediate-size 1024
 BLOCK = --intermediate-size 512 --num-attention-heads 6
-FINE = --matrix-learning-rate 0.012
-FIRST = $(TRAIN) $(1) --out $(STAGES)/$(1)-1 $(MIXED) 704000
-NEXT = $(TRAIN) $(1) --out $(3) --init-from $(2)
+FIRST = $(TRAIN) $(1) --out $(STAGES)/$(1)-1 $(MIXED) 600000
+NEXT = $(TRAIN) $(1) --init-from $(STAGES)/$(2) --out
 
 .PHONY: drafters
 drafters: $(foreach method,eagle3 mtp dflash dspark dflash2,models/smollm2-135m-$(method)/README.md) ## train the drafters in models/
 
 models/smollm2-135m-eagle3/README.md: | default-model
 	$(call FIRST,eagle3) $(CHAIN) --max-minutes 42
-	$(call NEXT,eagle3,$(STAGES)/eagle3-1,$(STAGES)/eagle3-2) $(MIXED) 510000 $(CHAIN) --max-minutes 55
-	$(call NEXT,eagle3,$(STAGES)/eagle3-2,$(@D)) $(MORE_MATHS) 808000 $(CHAIN) --max-minutes 45
+	$(call NEXT,eagle3,eagle3-1) $(STAGES)/eagle3-2 $(MIXED) 510000 $(CHAIN) --max-minutes 55
+	$(call NEXT,eagle3,eagle3-2) $(STAGES)/eagle3-3 $(MORE_MATHS) $(CHAIN) --max-minutes 45
+	$(call NEXT,eagle3,eagle3-3) $(@D) $(GREEDY) 0.006 $(CHAIN) --max-minutes 13
 
 models/smollm2-135m-mtp/README.md: | default-model
 	$(call FIRST,mtp) $(CHAIN) --max-minutes 35
-	$(call NEXT,mtp,$(STAGES)/mtp-1,$(@D)) $(MORE_MATHS) 808000 $(CHAIN) --max-minutes 45
+	$(call NEXT,mtp,mtp-1) $(@D) $(MORE_MATHS) $(CHAIN) --max-minutes 45
 
 $(STAGES)/dflash-3/README.md: | default-model
 	$(call FIRST,dflash) $(BLOCK) --max-minutes 45
-	$(call NEXT,dflash,$(STAGES)/dflash-1,$(STAGES)/dflash-2) $(MIXED) 600000 $(BLOCK) --max-minutes 55
-	$(call NEXT,dflash,$(STAGES)/dflash-2,$(@D)) $(MIXED) 510000 $(BLOCK) --max-minutes 20
+	$(call NEXT,dflash,dflash-1) $(STAGES)/dflash-2 $(MIXED) 600000 $(BLOCK) --max-minutes 55
+	$(call NEXT,dflash,dflash-2) $(@D) $(MIXED) 510000 $(BLOCK) --max-minutes 20
 
 models/smollm2-135m-dflash/README.md: | $(STAGES)/dflash-3/README.md
-	$(call NEXT,dflash,$(STAGES)/dflash-3,$(@D)) $(MIXED) 704000 $(BLOCK) $(FINE) --max-minutes 22
+	$(call NEXT,dflash,dflash-3) $(STAGES)/dflash-4 $(MIXED) 704000 --matrix-learning-rate 0.012 $(BLOCK) --max-minutes 22
+	$(call NEXT,dflash,dflash-4) $(@D) $(GREEDY) 0.006 $(BLOCK) --max-minutes 10
 
 models/smollm2-135m-dspark/README.md: | $(STAGES)/dflash-3/README.md
-	$(call NEXT,dspark,$(STAGES)/dflash-3,$(STAGES)/dspark-1) $(MIXED) 510000 $(BLOCK) --rank 24 --max-minutes 35
-	$(call NEXT,dspark,$(STAGES)/dspark-1,$(@D)) $(MORE_MATHS) 808000 $(BLOCK) --rank 24 $(FINE) --max-minutes 20
+	$(call NEXT,dspark,dflash-3) $(STAGES)/dspark-1 $(MIXED) 510000 $(BLOCK) --rank 24 --max-minutes 35
+	$(call NEXT,dspark,dspark-1) $(@D) $(GREEDY) 0.006 $(BLOCK) --rank 24 --max-minutes 16
 
 models/smollm2-135m-dflash2/README.md: | $(STAGES)/dflash-3/README.md
-	$(call NEXT,dflash2,$(STAGES)/dflash-3,$(STAGES)/dflash2-1) $(MIXED) 510000 $(BLOCK) --rank 8 --max-minutes 30
-	$(call NEXT,dflash2,$(STAGES)/dflash2-1,$(@D)) $(MORE_MATHS) 808000 $(BLOCK) --rank 8 $(FINE) --max-minutes 22
+	$(call NEXT,dflash2,dflash-3) $(STAGES)/dflash2-1 $(MIXED) 510000 $(BLOCK) --rank 8 --max-minutes 30
+	$(call NEXT,dflash2,dflash2-1) $(@D) $(GREEDY) 0.008 $(BLOCK) --rank 8 --max-minutes 24
 
 clean: ## remove the virtual environment and every cache in the tree
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info

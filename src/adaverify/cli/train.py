@@ -173,7 +173,7 @@ def _answers(
     """Answers from the cache, completed by the engine: all of them, and those to train on."""
     from adaverify.config import EngineConfig
     from adaverify.engine.factory import build_engine
-    from adaverify.training.answers import AnswerWriter, read_answers, source_names, such_answers
+    from adaverify.training.answers import AnswerWriter, count_tokens, read_answers, source_names, such_answers
     from adaverify.training.prompts import read_source
 
     file = folder / "answers.jsonl"
@@ -185,7 +185,7 @@ def _answers(
         raise ConfigError("there is nothing to train on: pass --prompts FILE.jsonl, or --self-prompts 1")
     kind = source_names(sources, self_prompts), temperatures or TEMPERATURES
     asked = such_answers(known, *kind)
-    if sum(len(answer.output_token_ids) for answer in asked) >= num_tokens:
+    if count_tokens(asked) >= num_tokens:
         return known, asked
     announce(path)
     engine = build_engine(

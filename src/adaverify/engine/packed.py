@@ -53,15 +53,16 @@ def pack_linears(*models: nn.Module) -> int:
         return 0
     uses = Counter(id(p) for model in models for module in model.modules() for p in module._parameters.values())
     packed: dict[int, Tensor] = {}
-    # found first: layers must not change while they are walked
+    # found first: layers must not change while they are walked; by name, so that plain weights are let go one by one
     found = [
-        (parent, name, child)
+        (parent, name)
         for model in models
         for parent in model.modules()
         for name, child in parent.named_children()
         if type(child) is nn.Linear and _gains(child.weight)
     ]
-    for parent, name, linear in found:
+    for parent, name in found:
+        linear = getattr(parent, name)
         key = id(linear.weight)
         if key not in packed:
             packed[key] = pack_weight(linear.weight)

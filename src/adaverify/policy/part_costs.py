@@ -137,7 +137,8 @@ class DraftCosts:
     def features(self, size: StepSize) -> Floats:
         """What the coefficients are multiplied with, shape [F]."""
         cost = self.startup(size)
-        slopes = (cost * size.context_tokens / 1000, self._unit * self._tokens_read(size))
+        read = size.prefill_tokens + (size.backlog_tokens if size.depth else 0)
+        slopes = (cost * size.context_tokens / 1000, self._unit * read)
         return np.concatenate((self._ratios.weights(size.requests) * cost, slopes))
 
     def kind(self, size: StepSize) -> int:
@@ -158,7 +159,3 @@ class DraftCosts:
         costs: Floats = np.maximum.accumulate(np.maximum.accumulate(self._start * ratios, axis=1), axis=0)
         costs[1:, 1:] += float(self.filter.coefficients[-1]) * self._unit * size.backlog_tokens
         return costs
-
-    @staticmethod
-    def _tokens_read(size: StepSize) -> int:
-        return size.prefill_tokens + (size.backlog_tokens if size.depth else 0)

@@ -103,7 +103,7 @@ class AnswerWriter:
         jobs = self._jobs(sources, self_weight)
         running: dict[str, tuple[_Job, list[int], list[int]]] = {}
         asked = such_answers(list(self.known.values()), source_names(sources, self_weight), self.temperatures)
-        total = sum(len(answer.output_token_ids) for answer in asked)
+        total = count_tokens(asked)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _drop_broken_end(self.path)
         with self.path.open("a", encoding="utf-8") as file:
@@ -215,6 +215,11 @@ def source_names(sources: Sequence[PromptSource], self_weight: int) -> set[str]:
 def such_answers(answers: Sequence[Answer], sources: Collection[str], temperatures: Sequence[float]) -> list[Answer]:
     """The answers to prompts from these sources, drawn at these temperatures."""
     return [answer for answer in answers if answer.source in sources and answer.temperature in temperatures]
+
+
+def count_tokens(answers: Sequence[Answer]) -> int:
+    """Tokens that the target wrote."""
+    return sum(len(answer.output_token_ids) for answer in answers)
 
 
 def read_answers(path: Path) -> list[Answer]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from adaverify.drafters.models.weights import target_ids
 from adaverify.engine import loader
 from adaverify.engine.batch import Segment
 from adaverify.engine.kv_cache import PagedKV
@@ -171,9 +172,10 @@ def choose_vocabulary(plan: DraftPlan, counts: Tensor) -> Tensor:
     """
     size = plan.size.draft_vocab_size
     offsets = load_file(weights_of(plan.init_from)).get("d2t") if plan.init_from else None
-    if offsets is not None and len(offsets) == size:
-        return offsets + torch.arange(size)
-    return draft_vocabulary(counts, size)
+    kept = None
+    if plan.init_from and offsets is not None and len(offsets) == size:
+        kept = target_ids(offsets, size, len(counts), plan.init_from)
+    return draft_vocabulary(counts, size) if kept is None else kept
 
 
 def mask_token(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Answer]) -> int:
