@@ -47,17 +47,19 @@ def conversations(
 ) -> list[Conversation]:
     """The first ``limit`` prompts of every source, interleaved; sampling parameters take turns, each with a new seed.
 
-    The dataset of a prompt is its file's name, with the line's category behind a slash where it names one.
+    They take turns within every source, so that no dataset is confounded with a temperature. The dataset of a prompt is its file's name, with the line's category behind a slash where it names one.
     """
     chosen = [replace(source, conversations=source.conversations[:limit]) for source in sources]
     by_name = {source.name: source for source in chosen}
+    position = {source.name: number for number, source in enumerate(chosen)}
     if len(by_name) < len(chosen):
         raise ConfigError("two prompt files have the same name, and could not be told apart in the trace; rename one")
     result = []
     for number, (prompt_id, turns) in enumerate(mix(chosen)):
         name, index = prompt_id.rsplit("/", 1)
         category = by_name[name].categories[int(index)]
-        one = params[number % len(params)]
+        # neighbours of different sources differ too
+        one = params[(int(index) + position[name]) % len(params)]
         dataset = f"{name}/{category}" if category else name
         result.append(Conversation(dataset, tuple(turns), replace(one, seed=(one.seed or 0) + number)))
     return result
