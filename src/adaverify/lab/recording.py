@@ -47,7 +47,8 @@ def conversations(
 ) -> list[Conversation]:
     """The first ``limit`` prompts of every source, interleaved; sampling parameters take turns, each with a new seed.
 
-    They take turns within every source, so that no dataset is confounded with a temperature. The dataset of a prompt is its file's name, with the line's category behind a slash where it names one.
+    They take turns within every source, so that no dataset is confounded with a temperature. The dataset of a prompt is
+    its file's name, with the line's category behind a slash where it names one.
     """
     chosen = [replace(source, conversations=source.conversations[:limit]) for source in sources]
     by_name = {source.name: source for source in chosen}

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from adaverify.sampling.params import SamplingParams
+from adaverify.sampling.top import largest
 
 # Nuclei of language models rarely exceed the first window; rows that do are taken to the next one.
 _FIRST_WINDOW = 256
-_WINDOW_GROWTH = 16
+_WINDOW_GROWTH = 4
 _BLOCK = 256
 # Colder than this, logits would overflow when divided; hotter, forbidden ones would give -inf / inf.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e30
@@ -81,8 +82,8 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
 
     Parameters
     ----------
-    logits : Tensor [N, V] float32
-        N at least 1; not changed.
+    logits : Tensor [N, V] float
+        N at least 1; computed with in float32, and not changed.
     temperature : Tensor [N] float
         More than 0.
     top_k : Tensor [N] int64
@@ -105,7 +106,7 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
 
     if num_scaled:
         logits = logits / temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
-    probs = torch.softmax(logits, dim=-1)
+    probs = torch.softmax(logits, dim=-1, dtype=torch.float32)
     if num_filtered == len(probs):
         _filter_(probs, top_k, top_p, min_p, width)
     elif num_filtered:
@@ -118,7 +119,7 @@ def _filter_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: 
     """Filter rows in place: look at their ``width`` most likely tokens, and wider only where that is not enough."""
     vocab = probs.shape[-1]
     width = min(width, vocab)
-    top, index = probs.topk(width, dim=-1)
+    top, index = largest(probs, width)
     kept, resolved = _filter_window(top, top_k, top_p, min_p, vocab)
     pending = (~resolved).nonzero().squeeze(-1)
     remaining = probs[pending]

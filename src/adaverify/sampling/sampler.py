@@ -61,7 +61,7 @@ def sample(
     _check(logits, requests, laws)
     starts = _row_starts(requests)
     ruled = [r for r, request in enumerate(requests) if request.has_token_rules]
-    if ruled or not all(request.params.is_greedy for request in requests):
+    if ruled:
         logits = logits.to(torch.float32)
 
     # One pass gives the most likely tokens and finds every NaN, since the maximum propagates it.
