@@ -79,7 +79,7 @@ def test_greedy_text_is_that_without_speculation(pairs, plain, method, setting, 
     assert token_ids(llm.generate(PROMPTS[:count], GREEDY)) == plain[:count]
     stats = llm.stats()
     assert sum(stats.accepted) > 0
-    assert stats.mean_draft_depth <= K
+    assert 0 < stats.mean_draft_depth < K, "the text is that of blocks that were cut short"
 
 
 @pytest.mark.parametrize("options", [{}, {"num_kv_blocks": 12, "max_model_len": 32}], ids=["roomy", "preempted"])
