@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adaverify.sampling.nucleus import nucleus
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.top import largest
 
-# Nuclei of language models rarely exceed the first window; rows that do are taken to the next one.
+# Nuclei of targets rarely exceed the first window; rows that do are told by a histogram or taken to the next window.
 _FIRST_WINDOW = 256
 _WINDOW_GROWTH = 4
 _BLOCK = 256
@@ -122,12 +123,18 @@ def _filter_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: 
     top, index = largest(probs, width)
     kept, resolved = _filter_window(top, top_k, top_p, min_p, vocab)
     pending = (~resolved).nonzero().squeeze(-1)
+    if not len(pending):
+        return probs.zero_().scatter_(-1, index, kept)
     remaining = probs[pending]
     probs.zero_().scatter_(-1, index, kept)
-    if len(pending):
-        probs[pending] = _filter_(
-            remaining, top_k[pending], top_p[pending], min_p[pending], max(width, _FIRST_WINDOW) * _WINDOW_GROWTH
-        )
+    alone = (min_p[pending] <= 0) & ((top_k[pending] <= 0) | (top_k[pending] >= vocab))
+    of_nucleus, others = alone.nonzero().squeeze(-1), (~alone).nonzero().squeeze(-1)
+    if len(of_nucleus):
+        probs[pending[of_nucleus]] = nucleus(remaining[of_nucleus], top_p[pending[of_nucleus]])
+    if len(others):
+        rows = pending[others]
+        wider = max(width, _FIRST_WINDOW) * _WINDOW_GROWTH
+        probs[rows] = _filter_(remaining[others], top_k[rows], top_p[rows], min_p[rows], wider)
     return probs
 
 
