@@ -17,7 +17,14 @@ from adaverify.engine.estimator_state import save_state
 from adaverify.engine.output import CompletionStream
 from adaverify.engine.records import StepObserver, StepRecord
 from adaverify.engine.request import Request
-from adaverify.engine.rows import admitted_drafts, packed_segments, sample_requests, sick_requests, telling_decodes
+from adaverify.engine.rows import (
+    admitted_drafts,
+    drafts_within_text,
+    packed_segments,
+    sample_requests,
+    sick_requests,
+    telling_decodes,
+)
 from adaverify.engine.runner import ModelRunner
 from adaverify.engine.scheduler import Scheduler, StepPlan
 from adaverify.engine.speculation import Round, Speculation
@@ -161,9 +168,10 @@ class Engine:
             results = sample(output.logits, requests, current.block.laws if current else None, self.coupled)
         accepted = [result.num_accepted for result in results[: len(plan.decodes)]]
         telling = telling_decodes(plan, results)
-        self._record(plan, current, accepted, telling, overlaps, before)
+        within = drafts_within_text(plan, drafts, accepted)
+        self._record(plan, current, accepted, within, telling, overlaps, before)
         with self._timed("policy"):
-            self._observe(current, telling, admitted, accepted)
+            self._observe(current, telling, admitted, accepted, within)
         with self._timed("output"):
             sick = sick_requests(plan, segments, accepted, output.finite.tolist())
             deltas = self._advance(plan, dict(zip(sampling, results, strict=True)), sick)
@@ -218,6 +226,7 @@ class Engine:
         plan: StepPlan,
         current: Round | None,
         accepted: list[int],
+        within: list[int],
         telling: list[bool],
         overlaps: Tensor | None,
         before: dict[str, float],
@@ -234,6 +243,7 @@ class Engine:
                     plan,
                     current,
                     accepted,
+                    within,
                     telling,
                     overlaps,
                     self.speculation.estimator,
@@ -241,12 +251,19 @@ class Engine:
                 )
             )
 
-    def _observe(self, current: Round | None, telling: list[bool], admitted: list[int], accepted: list[int]) -> None:
+    def _observe(
+        self,
+        current: Round | None,
+        telling: list[bool],
+        admitted: list[int],
+        accepted: list[int],
+        within: list[int],
+    ) -> None:
         """Let the estimator learn from the round, and count it."""
         if self.speculation is None:
             return
         if current is not None:
-            self.speculation.observe(current, accepted, telling)
+            self.speculation.observe(current, accepted, telling, within)
             self._stats.add_round(
                 drafted=current.num_drafts.cpu().numpy(),
                 admitted=np.array(admitted),

@@ -55,7 +55,6 @@ class CompletionStream:
         params = request.params
         self.request = request
         self._detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
-        self._stop_token_ids = frozenset(params.stop_token_ids)
         self._held = ""
         self._text: list[str] = []
         self._token_ids: list[int] = []
@@ -99,10 +98,9 @@ class CompletionStream:
     def _check(self, token: int, num_output_tokens: int) -> None:
         """End by token id, by stop string or by length, in this order."""
         request, params = self.request, self.request.params
-        is_stop = token in self._stop_token_ids
-        if is_stop or (token in request.eos_token_ids and not params.ignore_eos):
+        if token in request.ending_token_ids:
             request.finish_reason = "stop"
-            request.stop_reason = token if is_stop else None
+            request.stop_reason = token if token in params.stop_token_ids else None
             self._flush([token] if params.include_stop_str_in_output else [])
             return
         self._extend(self._detokenizer.push([token]), num_output_tokens)

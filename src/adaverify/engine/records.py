@@ -25,6 +25,8 @@ class StepRecord:
     current : Round
     accepted : list of int
         Drafts accepted, one number per decode of the plan.
+    within : list of int
+        Verified drafts up to the one that ends the decode's text.
     telling : list of bool
         Decodes whose labels say something about other requests.
     overlaps : Tensor [R, K] float32, optional
@@ -39,6 +41,7 @@ class StepRecord:
     plan: StepPlan
     current: Round
     accepted: list[int]
+    within: list[int]
     telling: list[bool]
     overlaps: Tensor | None
     estimator: AcceptanceEstimator

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from adaverify.engine.block_pool import BlockHash, BlockPool, block_hash
 from adaverify.sampling.params import SamplingParams
@@ -93,6 +94,12 @@ class Request:
     def output_token_ids(self) -> list[int]:
         """The generated tokens."""
         return self.token_ids[self.num_prompt_tokens :]
+
+    @cached_property
+    def ending_token_ids(self) -> frozenset[int]:
+        """Tokens that end the completion."""
+        eos = frozenset() if self.params.ignore_eos else self.eos_token_ids
+        return eos | frozenset(self.params.stop_token_ids)
 
     @property
     def is_decoding(self) -> bool:

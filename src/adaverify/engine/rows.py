@@ -64,6 +64,15 @@ def telling_decodes(plan: StepPlan, results: Sequence[SampleResult]) -> list[boo
     ]
 
 
+def drafts_within_text(plan: StepPlan, drafts: Sequence[list[int]], accepted: Sequence[int]) -> list[int]:
+    """How many of each decode's drafts lie before its text's end: what comes after a last token tells nothing."""
+    within = []
+    for request, draft, count in zip(plan.decodes, drafts, accepted, strict=True):
+        ends = request.ending_token_ids
+        within.append(next((i + 1 for i, token in enumerate(draft[:count]) if token in ends), len(draft)))
+    return within
+
+
 def sick_requests(
     plan: StepPlan, segments: Sequence[Segment], accepted: Sequence[int], finite: Sequence[bool]
 ) -> list[Request]:

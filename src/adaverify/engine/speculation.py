@@ -214,15 +214,26 @@ class Speculation:
         return self.live_costs.at(step_size(plan, backlog=backlog_tokens(plan)), self.device)
 
     @torch.inference_mode()
-    def observe(self, current: Round, num_accepted: Sequence[int], telling: Sequence[bool]) -> None:
-        """Learn from a verified round; ``telling`` says whose labels count. A confidence head learns nothing."""
+    def observe(
+        self,
+        current: Round,
+        num_accepted: Sequence[int],
+        telling: Sequence[bool],
+        within: Sequence[int] | None = None,
+    ) -> None:
+        """Learn from a verified round. A confidence head learns nothing.
+
+        ``telling`` says whose labels count, ``within`` how many of their drafts lie before the end of their text: all
+        of them if it is not given.
+        """
         if self.reads_head:
             return
+        ends = current.admitted if within is None else torch.tensor(within, dtype=torch.long, device=self.device)
         self.estimator.observe(
             current.inputs,
             current.confidences,
-            current.admitted,
-            torch.tensor(num_accepted, dtype=torch.long, device=self.device),
+            torch.minimum(current.admitted, ends),
+            torch.tensor(num_accepted, dtype=torch.long, device=self.device).minimum(ends),
             mask=torch.tensor(telling, dtype=torch.bool, device=self.device),
             requests=current.requests,
         )

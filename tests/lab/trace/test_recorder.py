@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from adaverify import LLM, SamplingParams
 from adaverify.errors import ConfigError, TraceError
 from adaverify.lab.trace import Trace, TraceWriter, read_trace
 from adaverify.lab.trace.recorder import Recorder
+from adaverify.lab.trace.schema import ACCEPTED, UNOBSERVED
 from adaverify.policy.estimator import OnlineAcceptanceEstimator
 
 K = 3
@@ -157,3 +159,28 @@ def test_a_full_disk_ends_the_recording_and_not_the_serving(pair, tmp_path, monk
 def test_nothing_to_record_without_a_drafter(pair, tmp_path):
     with pytest.raises(ConfigError, match="needs a drafter"):
         Recorder(plain_llm(pair.target).engine, tmp_path)
+
+
+def test_drafts_behind_the_end_of_a_text_are_no_labels(pair, tmp_path):
+    """The draft that ends it is one; and the estimator learns from as many as the trace holds."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    texts = token_ids(pair.llm(costs=None, k=K).generate(random_prompts(10, 46), greedy))
+    ending = dataclasses.replace(greedy, stop_token_ids=sorted({text[4] for text in texts}))
+    told_apart = {}
+    for name, params in {"whole": greedy, "ended": ending}.items():
+        llm = pair.llm(costs=None, k=K)
+        learned = []
+        estimator = llm.engine.speculation.estimator
+        observe = estimator.observe
+
+        def count(inputs, predictions, admitted, accepted, *, learned=learned, observe=observe, **more):
+            learned.append(int(torch.minimum(admitted, accepted + 1).sum()))
+            observe(inputs, predictions, admitted, accepted, **more)
+
+        with mock.patch.object(estimator, "observe", count):
+            drafts = record(llm, tmp_path / name, params).drafts
+        follows_accepted = (drafts.position > 1) & (np.roll(drafts.label, 1) == ACCEPTED)
+        told_apart[name] = int((follows_accepted & drafts.admitted & (drafts.label == UNOBSERVED)).sum())
+        assert sum(learned) == (drafts.label != UNOBSERVED).sum()
+    assert told_apart["whole"] == 0
+    assert told_apart["ended"] > 0

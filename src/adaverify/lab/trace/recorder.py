@@ -110,6 +110,7 @@ class Recorder:
         before = np.where(i > 0, np.roll(q_sampled, 1), np.nan)
         verified = i < admitted
         label = np.where(i < accepted, ACCEPTED, np.where(verified & (i == accepted), REJECTED, UNOBSERVED))
+        label = np.where(i < np.array(step.within)[row], label, UNOBSERVED)
         params = [request.params for request in requests]
         return {
             "step": np.full(len(row), step.number),
