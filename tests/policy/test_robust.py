@@ -247,3 +247,12 @@ def test_a_state_of_another_depth_is_refused():
 def test_parameters_out_of_range_are_named(change):
     with pytest.raises(ConfigError, match=next(iter(change))):
         RobustEstimator(**({"num_speculative_tokens": K, "num_slots": N} | change))
+
+
+def test_it_refits_after_the_first_steps_already():
+    estimator = RobustEstimator(K, N, refit_interval=3)
+    refits = []
+    for _ in range(12):
+        estimator.end_step()
+        refits.append(estimator.num_refits)
+    assert refits == [1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5]

@@ -62,7 +62,7 @@ class RobustEstimator:
         ``STANDARD`` for features of shape [R, K], the log-odds of q_max; ``COUPLED`` for [R, K, 2], with the margins.
     device : torch.device or str
     refit_interval : int
-        Steps between two Newton steps.
+        Steps between two Newton steps, once it has taken as many.
     horizons : tuple of float
         Memories, in labels of a group.
     offset_deviation, offset_memory : float
@@ -96,7 +96,7 @@ class RobustEstimator:
         device: torch.device | str = "cpu",
         refit_interval: int = 10,
         horizons: tuple[float, ...] = (1000.0, 8000.0, 64000.0),
-        offset_deviation: float = 1.2,
+        offset_deviation: float = 0.6,
         offset_memory: float = 50.0,
         loss_memory: float = 500.0,
     ) -> None:
@@ -216,9 +216,10 @@ class RobustEstimator:
         self._remember_confidence(predictions if mask is None else predictions.where(mask[:, None], torch.nan), group)
 
     def end_step(self) -> None:
-        """Count one engine step and refit when ``refit_interval`` of them have passed."""
+        """Count one engine step and refit when ``refit_interval`` of them have passed, at first after 1, 2, 3, ..."""
         self._steps_since_refit += 1
-        if self._steps_since_refit >= self.refit_interval:
+        # sooner at first: nothing is known yet, and a step may bring hundreds of labels
+        if self._steps_since_refit >= min(self.refit_interval, self.num_refits + 1):
             self.refit()
 
     def refit(self) -> None:
