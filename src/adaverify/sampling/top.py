@@ -31,7 +31,8 @@ def largest(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
     rows, size = values.shape
     blocks = size // _BLOCK
     if blocks < _FEW_BLOCKS * width:
-        return tuple(values.topk(width, dim=-1))
+        top, index = values.topk(width, dim=-1)
+        return top, index
     # a block's entries lie `blocks` apart, so that the maxima of neighbouring blocks are computed side by side
     maxima = values[:, : blocks * _BLOCK].view(rows, _BLOCK, blocks).amax(dim=1)
     chosen = maxima.topk(width, dim=-1, sorted=False).indices
