@@ -55,6 +55,8 @@ def claims_on_workloads(coefficients: Coefficients, drafter: str) -> Iterator[Cl
     )
     yield beyond_luck(claim, holding=falls.luck_below, failing=falls.luck_above)
     rises = coefficients.correlation(drafter, *OF_HALVES)
+    if not why and rises.estimate.value is None:
+        why = "a dataset of too few requests to take intercept and gap from different ones"
     name = "correlation of first intercept and acceptance - mean q_max of other requests"
     claim = Claim.judged(
         drafter,
@@ -98,7 +100,8 @@ def claims_on_pairs(coefficients: Coefficients) -> Iterator[Claim]:
     informative = coefficients.correlation(ALL_DRAFTERS, "slope", "auc").estimate
     yield Claim.judged(
         ALL_DRAFTERS,
-        "The slope belongs to the pair: it varies more between drafters than between the workloads of one",
+        "The slope belongs to the pair: it varies more between drafters than between the workloads of one; over "
+        f"{len(coefficients.distinct)} drafters",
         {"standard deviation of slope between drafters / between workloads": ("above", 1.0)},
         {
             "standard deviation of slope between drafters / between workloads": ratios["slope"],
