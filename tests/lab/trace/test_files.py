@@ -61,18 +61,19 @@ def test_a_slow_server_closes_row_groups_by_the_clock(tmp_path):
     assert len(files(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("limits", [{"seconds_per_file": 0.0}, {"rows_per_file": {"drafts": 1000, "steps": 1}}])
-def test_files_of_one_number_cover_the_same_steps(tmp_path, limits):
-    writer = TraceWriter(tmp_path, run_info(), **limits)
-    drafts, steps = columns(num_steps=3)
-    for step in range(3):
+@pytest.mark.parametrize("late", [False, True])
+def test_files_of_one_number_cover_the_same_steps(tmp_path, late):
+    writer = TraceWriter(tmp_path, run_info(), {"drafts": 1000, "steps": 1000 if late else 2})
+    drafts, steps = columns(num_steps=4)
+    for step in range(4):
+        if late and step == 1:
+            writer.seconds_per_file = 0.0
         writer.add("steps", {name: values[step : step + 1] for name, values in steps.items()})
         writer.add("drafts", {name: values[step * 32 : (step + 1) * 32] for name, values in drafts.items()})
     writer.close()
-    covered = [
-        [pq.read_table(file)["step"].unique().to_pylist() for file in files(tmp_path, k)] for k in ("drafts", "steps")
-    ]
-    assert covered == [[[0], [1], [2]]] * 2
+    for kind in ("drafts", "steps"):
+        covered = [pq.read_table(file)["step"].unique().to_pylist() for file in files(tmp_path, kind)]
+        assert covered == ([[0, 1], [2], [3]] if late else [[0, 1], [2, 3]])
 
 
 def test_a_failed_write_is_reported(tmp_path):

@@ -44,7 +44,8 @@ def read_trace(paths: Sequence[str | Path]) -> Trace:
             drafts_of[place] = _drafts(table, run, datasets)
         else:
             steps_of[place] = _steps(table, run)
-    drafts, steps = ([parts[place] for place in sorted(parts)] for parts in (drafts_of, steps_of))
+    drafts = [drafts_of[place] for place in sorted(drafts_of)]
+    steps = [steps_of[place] for place in sorted(steps_of)]
     if not drafts or not any(len(part) for part in drafts):
         raise TraceError(f"{', '.join(map(str, paths))}: no draft was recorded; record a run with a drafter first")
     K = max(info.num_speculative_tokens for info in runs.values())
