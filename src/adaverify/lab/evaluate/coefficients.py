@@ -57,8 +57,8 @@ class Correlation:
         estimate = correlate(groups, of, with_)
         if estimate.value is None:
             return cls(drafter, of, with_, len(groups), estimate)
-        values = (np.array([group.quantities[name].value for group in groups]) for name in (of, with_))
-        return cls(drafter, of, with_, len(groups), estimate, *luck(*values))
+        one, other = (np.array([group.quantities[name].value for group in groups]) for name in (of, with_))
+        return cls(drafter, of, with_, len(groups), estimate, *luck(one, other))
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers for JSON."""
