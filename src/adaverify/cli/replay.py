@@ -29,8 +29,8 @@ def replay(
         list[str] | None,
         typer.Option(
             "--policy",
-            help="fixed:K, survival, head, estimator:paper, oracle, clairvoyant, av, threshold:T, threshold-trim:T or "
-            "head-stop:T; may be repeated. All that need no T by default, but av.",
+            help="fixed:K, survival, head, estimator:paper, estimator:robust, oracle, clairvoyant, av, threshold:T, "
+            "threshold-trim:T or head-stop:T; may be repeated. All that need no T by default, but av.",
         ),
     ] = None,
     concurrency: Annotated[
@@ -78,6 +78,7 @@ def replay(
     if not traces:
         raise ConfigError("nothing to replay; give folders that `adaverify record --no-trim` wrote, or --scenario NAME")
     from adaverify.lab.replay import Rounds, Traffic, by_drafter, read_costs, recorded_costs
+    from adaverify.lab.replay.policies import left_out
     from adaverify.lab.trace import read_trace
 
     given = None if costs is None else read_costs(costs)
@@ -85,6 +86,8 @@ def replay(
     for rounds in [Rounds.of(trace) for trace in by_drafter(read_trace(traces))]:
         rounds = rounds.of_datasets(dataset) if dataset else rounds
         table, source = recorded_costs(rounds) if given is None else (given, str(costs))
+        if not policy and (missing := left_out(rounds)):
+            err.print(f"{rounds.info.drafter}: {missing}", markup=False, highlight=False, soft_wrap=True)
         comparisons = []
         for seats in concurrency or [rounds.recorded_concurrency]:
             done = _compare(rounds, table, Traffic.build(rounds, seats, seed, num_rounds), policy)

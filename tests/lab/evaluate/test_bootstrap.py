@@ -8,8 +8,9 @@ from tests.lab.evaluate.traces import one_run, with_drafts
 
 from adaverify.lab.evaluate.bootstrap import Estimate, Resamples, auc_of_histograms, interval
 from adaverify.lab.evaluate.features import chance
-from adaverify.lab.evaluate.measure import Layout, Measured, Part, Tally, difference
+from adaverify.lab.evaluate.measure import Measured, Tally, difference
 from adaverify.lab.evaluate.metrics import DEFAULT_BINS, auc, log_loss
+from adaverify.lab.evaluate.parts import Layout, Part
 from adaverify.lab.evaluate.sample import Sample
 from adaverify.lab.evaluate.scores import Score
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.lab.evaluate.traces import memory_trace, one_run, with_drafts, with_labels, workloads
+from tests.lab.evaluate.traces import half_greedy, memory_trace, one_run, with_drafts, with_labels, workloads
 from tests.lab.synthetic import run_info
 
 from adaverify.lab.evaluate.bootstrap import Estimate
@@ -115,7 +115,7 @@ def test_claims_on_all_drafters_and_on_those_with_a_head_alone(as_the_paper_says
 def as_the_paper_does_not_say() -> dict[tuple[str, str], Claim]:
     """One drafter: a slope of its own for each dataset and for position 4, a head that is good later."""
     runs = []
-    for i, dataset in enumerate("abc"):
+    for i, dataset in enumerate("abcd"):
         (run,) = workloads("one", 0.3 + 0.5 * i, {dataset: 0.5 * i}, seed=i, num_steps=400)
         runs.append(run)
     trace = memory_trace(*runs)
@@ -143,6 +143,82 @@ def as_the_paper_does_not_say() -> dict[tuple[str, str], Claim]:
 )
 def test_a_trace_made_otherwise_does_not(as_the_paper_does_not_say, words):
     assert verdict(as_the_paper_does_not_say, words) == "does not hold"
+
+
+def test_claims_are_judged_on_sampled_requests_where_there_are_greedy_ones_too():
+    mixed = half_greedy(one_run(num_steps=200))
+    drafts = mixed.drafts
+    mixed = with_drafts(mixed, head_logit=drafts.logit_q_max)
+    found = evaluate(mixed, replicates=50)
+    assert {claim.sampling for claim in found.claims} == {"sampled"}
+    assert all(claim.text.endswith("; judged on sampled requests") for claim in found.claims)
+    sampled = mixed.labelled.select(mixed.labelled.temperature > 0)
+    fitting = next(claim for claim in found.claims if claim.text.startswith("Fitting"))
+    assert fitting.numbers["observed acceptance"] == pytest.approx(sampled.accepted.mean())
+    head = next(claim for claim in found.claims if claim.text.startswith("A trained head"))
+    assert head.numbers["AUC of head - AUC of logit q_max, positions: 1"].value is not None
+    assert [sharing.sampling for sharing in found.sharing] == ["sampled"]
+
+
+def test_a_pair_that_cannot_be_fitted_is_still_there_and_judges_nothing_together_with_one_that_can():
+    trace = memory_trace(
+        (run_info(run="a", drafter="one"), {"num_steps": 200}),
+        (run_info(run="b", drafter="two"), {"num_steps": 200, "seed": 1}),
+    )
+    first = (trace.drafts.run == 0) & (trace.drafts.label >= 0)
+    found = evaluate(with_labels(trace, first, 1), replicates=50)
+    assert {part.drafter for part in found.parts} == {"all drafters", "one", "two"}
+    assert [sharing.drafter for sharing in found.sharing] == ["all drafters", "one", "two"]
+    claims = {claim.drafter: claim for claim in found.claims if claim.text.startswith("Fitting")}
+    # the errors of raw and of fitted q_max would be of different drafts
+    assert claims["all drafters"].numbers["ECE of q_max / ECE of fitted logit q_max"].value is None
+    assert "too few requests" in claims["all drafters"].why
+    assert claims["two"].numbers["ECE of q_max / ECE of fitted logit q_max"].value is not None
+
+
+def test_a_correlation_over_few_datasets_is_no_verdict():
+    """Three datasets in line, each with many requests: one in six ways to pair them is."""
+    levels = {"a": 0.0, "b": -0.7, "c": -1.4}
+    trace = memory_trace(*workloads("one", 0.6, levels, seed=0, num_steps=300))
+    level = np.array(list(levels.values()))[trace.drafts.dataset]
+    found = evaluate(with_drafts(trace, entropy=(1 - level).astype(np.float32)), replicates=100)
+    for words, name in (("The first", "entropy"), ("The intercept", "acceptance - mean q_max of other requests")):
+        claim = next(claim for claim in found.claims if claim.text.startswith(words))
+        estimate = claim.numbers[f"correlation of first intercept and {name}"]
+        assert estimate.low > 0.5 or estimate.high < -0.5
+        assert (claim.verdict, claim.text[-15:]) == ("undecided", "over 3 datasets")
+        assert "in 17% of all ways" in claim.why
+
+
+def test_one_slope_for_one_position_is_no_finding():
+    trace = one_run(num_steps=100)
+    found = evaluate(with_labels(trace, trace.drafts.position > 1, -1), replicates=50)
+    claim = next(claim for claim in found.claims if claim.text.startswith("One slope"))
+    assert claim.numbers["AUC of K slopes - AUC of one"].high < 0.001
+    assert (claim.verdict, claim.why) == ("undecided", "labels at fewer than two positions")
+
+
+def test_a_trimmed_trace_decides_nothing_and_is_told_apart():
+    law = {"num_steps": 200}
+    trace = memory_trace((run_info(run="a"), law), (run_info(run="b", trimmed=True), law))
+    found = evaluate(trace, replicates=50)
+    assert [pair.label for pair in found.pairs] == ["tiny-draft (not trimmed)", "tiny-draft (trimmed)"]
+    assert [warning.split(":")[0] for warning in found.warnings] == ["tiny-draft (trimmed)"]
+    claims = [claim for claim in found.claims if claim.drafter == "tiny-draft (trimmed)"]
+    assert {claim.verdict for claim in claims} == {"undecided"}
+    assert all("record with --no-trim" in claim.why for claim in claims)
+    assert "holds" in {claim.verdict for claim in found.claims if claim.drafter == "tiny-draft (not trimmed)"}
+
+
+def test_under_coupled_verification_trimming_by_the_drawn_tokens_chance_is_lossless():
+    law = {"num_steps": 60}
+    coupled = run_info(run="b", drafter="two", rejection_sample_method="coupled")
+    found = evaluate(memory_trace((run_info(run="a", drafter="one"), law), (coupled, law)), replicates=20)
+    assert [claim.drafter for claim in found.claims if claim.text.startswith("q_sampled")] == ["one"]
+    drafters = ("one", "two", "all drafters")
+    assert [found.is_lossless("logit q_sampled", drafter) for drafter in drafters] == [False, True, False]
+    rows = [row for row in found.to_dict()["measurements"] if row["score"] == "logit q_sampled"]
+    assert {(row["drafter"], row["lossless"]) for row in rows} == {(d, d == "two") for d in drafters}
 
 
 def test_missing_data_leaves_a_claim_undecided_and_says_what_is_missing():

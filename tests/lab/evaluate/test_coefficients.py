@@ -3,16 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
-from tests.lab.evaluate.traces import memory_trace, one_run, with_drafts, with_labels, workloads
+from tests.lab.evaluate.traces import half_greedy, memory_trace, one_run, with_drafts, with_labels, workloads
 from tests.lab.synthetic import run_info
 
 from adaverify.lab.evaluate.bootstrap import Resamples
 from adaverify.lab.evaluate.coefficients import Coefficients, correlate
 from adaverify.lab.evaluate.fit import RIDGE, LawFitter
 from adaverify.lab.evaluate.groups import bootstrap_law
-from adaverify.lab.evaluate.measure import ALL_DRAFTERS
+from adaverify.lab.evaluate.parts import ALL_DRAFTERS
 from adaverify.lab.evaluate.refits import refit_paths
 from adaverify.lab.evaluate.sample import Sample
+from adaverify.lab.evaluate.workload_claims import claims_on_pairs
 
 
 def coefficients(trace, replicates: int = 300) -> Coefficients:
@@ -51,9 +52,12 @@ def test_what_describes_a_group_is_taken_at_position_1():
 
 
 def test_the_intercept_follows_what_it_is_said_to_follow(four_workloads):
-    falls = four_workloads.correlation("one", "first_intercept", "entropy").estimate
-    assert falls.high < -0.9
-    assert four_workloads.correlation("one", "first_intercept", "confidence_gap").estimate.low > 0.9
+    falls = four_workloads.correlation("one", "first_intercept", "entropy")
+    assert falls.estimate.high < -0.9
+    rises = four_workloads.correlation("one", "intercept_of_half", "gap_of_other_half")
+    assert rises.estimate.low > 0.9
+    # of the 24 ways to pair four with four, one correlates as much
+    assert (falls.luck_below, rises.luck_above) == (1 / 24, 1 / 24)
     steady = four_workloads.correlation("one", "slope", "entropy").estimate
     assert steady.low < 0.5
     assert steady.high - steady.low > 0.5
@@ -108,6 +112,49 @@ def test_greedy_and_sampled_requests_are_fitted_apart():
     fitted = coefficients(with_labels(mixed, rejected, 0), 20).by_sampling
     assert [group.sampling for group in fitted] == ["greedy", "sampled"]
     assert fitted[0].quantities["first_intercept"].value < fitted[1].quantities["first_intercept"].value - 0.5
+
+
+def test_datasets_are_fitted_to_sampled_requests_where_there_are_greedy_ones_too():
+    mixed = half_greedy(one_run(num_steps=600, datasets=("maths",)))
+    fitted = coefficients(mixed, 20)
+    sampled = mixed.labelled.temperature > 0
+    (group,) = fitted.by_dataset
+    assert (group.sampling, group.n, fitted.by_drafter[0].n) == ("sampled", sampled.sum(), sampled.sum())
+    assert fitted.sampling == {"tiny-draft": "sampled"}
+    assert coefficients(one_run(num_steps=50), 20).sampling == {"tiny-draft": "all"}
+
+
+def test_intercept_and_gap_of_halves_are_of_different_requests():
+    trace = one_run(num_steps=400, datasets=("maths",))
+    before = coefficients(trace, 20).by_drafter[0].quantities
+    sample = Sample.of(trace)
+    labelled = np.flatnonzero(trace.drafts.label >= 0)
+    changed = labelled[(sample.block % 2 == 1) & (sample.depth == 0)]
+    after = coefficients(with_labels(trace, changed, 0), 20).by_drafter[0].quantities
+    assert after["intercept_of_half"].value == before["intercept_of_half"].value
+    assert after["gap_of_other_half"].value < before["gap_of_other_half"].value
+    assert after["first_intercept"].value < before["first_intercept"].value
+
+
+def test_few_requests_have_no_halves():
+    group = coefficients(one_run(num_steps=20, num_requests=19, datasets=("maths",)), 20).by_drafter[0]
+    assert group.estimate("first_intercept").low is not None
+    assert group.estimate("intercept_of_half").value is None
+    assert group.estimate("gap_of_other_half").value is None
+
+
+def test_one_drafter_under_two_ways_of_verifying_is_not_two():
+    levels = {"a": 0.5, "b": -0.5}
+    runs = [*workloads("one", 0.4, levels, 0, num_steps=100), *workloads("one", 0.9, levels, 9, num_steps=100)]
+    runs[2:] = [
+        (info.model_copy(update={"run": f"c{i}", "rejection_sample_method": "coupled"}), law)
+        for i, (info, law) in enumerate(runs[2:])
+    ]
+    fitted = coefficients(memory_trace(*runs), 20)
+    assert fitted.drafters == ["one (standard)", "one (coupled)"]
+    assert fitted.distinct == ["one (standard)"]
+    assert not list(claims_on_pairs(fitted))
+    assert {correlation.drafter for correlation in fitted.correlations} == set(fitted.drafters)
 
 
 def test_correlations_over_all_drafters_take_every_group():

@@ -10,7 +10,7 @@ from tests.lab.synthetic import run_info
 from adaverify.errors import TraceError
 from adaverify.lab.evaluate import evaluate, metrics, prequential
 from adaverify.lab.evaluate.evaluation import Evaluation
-from adaverify.lab.evaluate.measure import Part
+from adaverify.lab.evaluate.parts import Part
 from adaverify.lab.evaluate.scores import all_scores
 from adaverify.policy import OnlineAcceptanceEstimator
 
@@ -82,6 +82,7 @@ def test_fitting_mends_what_is_only_miscalibrated(found):
 def test_the_document_is_json_without_nan_and_holds_everything(found):
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert set(document) == {
+        "warnings",
         "settings",
         "counts",
         "runs",
@@ -129,6 +130,19 @@ def test_a_peer_of_a_part_is_set_against_the_estimator_on_that_part():
     assert "first part of every run" in peer.note
     assert np.isfinite(peer.values).sum() == 500
     np.testing.assert_array_equal(np.isfinite(peer.values), np.isfinite(same.values))
+
+
+def test_the_overlap_is_set_against_fitted_q_max_on_the_drafts_that_have_one():
+    made = one_run(num_steps=100)
+    part = np.where(made.drafts.request % 2 == 0, made.drafts.overlap, np.nan).astype(np.float32)
+    found = evaluate(with_drafts(made, overlap=part), replicates=20)
+    overlap, same, fitted = (
+        found.measurements[name][EVERYTHING]
+        for name in ("overlap of p and q", "logit q_max, where overlap", "logit q_max")
+    )
+    np.testing.assert_array_equal(overlap.counts, same.counts)
+    assert same.n < fitted.n
+    assert overlap.log_loss.value < same.log_loss.value + 0.01
 
 
 def test_an_empty_label_set_is_never_scored():

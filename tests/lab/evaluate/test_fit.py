@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from tests.lab.evaluate.traces import memory_trace, one_run, with_labels
+from tests.lab.evaluate.traces import half_greedy, memory_trace, one_run, with_labels
 from tests.lab.synthetic import run_info
 
 from adaverify.errors import TraceError
@@ -63,6 +65,25 @@ def test_every_pair_has_a_law_of_its_own():
     sample = Sample.of(trace)
     predicted = chance(cross_validated(sample, feature_of(sample)))
     assert np.abs(predicted - sample.drafts.overlap).max() < 0.1
+
+
+def test_greedy_and_sampled_drafts_are_predicted_by_laws_of_their_own():
+    mixed = half_greedy(one_run(num_steps=1200))
+    sample = Sample.of(mixed)
+    predicted = cross_validated(sample, feature_of(sample))
+    sampled = ~sample.drafts.is_greedy
+    alone = Sample.of(replace(mixed, drafts=mixed.drafts.select(mixed.drafts.temperature > 0)))
+    # other folds, so the laws are alike but not the same
+    np.testing.assert_allclose(predicted[sampled], cross_validated(alone, feature_of(alone)), atol=0.2)
+    assert chance(predicted[~sampled]).mean() == pytest.approx(sample.label[~sampled].mean(), abs=0.01)
+
+
+def test_greedy_drafts_that_cannot_be_fitted_leave_the_sampled_ones_predicted():
+    mixed = half_greedy(one_run(num_steps=200))
+    greedy = (mixed.drafts.temperature == 0) & (mixed.drafts.label >= 0)
+    sample = Sample.of(with_labels(mixed, greedy, 1))
+    predicted = cross_validated(sample, feature_of(sample))
+    np.testing.assert_array_equal(np.isnan(predicted), sample.drafts.is_greedy)
 
 
 def test_a_fit_draws_no_more_labels_than_it_may(trace, monkeypatch):

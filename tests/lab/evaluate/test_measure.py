@@ -7,7 +7,8 @@ from tests.lab.synthetic import run_info
 
 from adaverify.lab.evaluate import metrics
 from adaverify.lab.evaluate.bootstrap import Resamples
-from adaverify.lab.evaluate.measure import ALL_DRAFTERS, Layout, Measured, Part, measure
+from adaverify.lab.evaluate.measure import Measured, measure
+from adaverify.lab.evaluate.parts import ALL_DRAFTERS, Layout, Part
 from adaverify.lab.evaluate.sample import Sample
 from adaverify.lab.evaluate.scores import Score
 
@@ -47,7 +48,8 @@ def test_every_part_shows_the_metrics_of_its_drafts(mixed):
     found = measured(mixed, values, bins=10)
     samplings, positions = ("all", "greedy", "sampled"), ("all", "from 2")
     wanted = {Part(d, s, p) for d in (ALL_DRAFTERS, "one", "two") for s in samplings for p in positions}
-    wanted |= {Part(d, "all", str(p)) for d, K in ((ALL_DRAFTERS, 4), ("one", 4), ("two", 2)) for p in range(1, K + 1)}
+    depths = {ALL_DRAFTERS: 4, "one": 4, "two": 2}
+    wanted |= {Part(d, s, str(p)) for d, K in depths.items() for s in ("all", "sampled") for p in range(1, K + 1)}
     assert set(found) == wanted
     for part, m in found.items():
         rows = rows_of(mixed, part)

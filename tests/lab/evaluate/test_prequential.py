@@ -9,7 +9,7 @@ from tests.lab.synthetic import run_info
 from adaverify.lab.evaluate.metrics import auc, log_loss
 from adaverify.lab.evaluate.peer import river_prequential
 from adaverify.lab.evaluate.prequential import prequential
-from adaverify.policy import OnlineAcceptanceEstimator
+from adaverify.policy import OnlineAcceptanceEstimator, RobustEstimator
 
 
 def step_by_step(trace, K: int = 4) -> np.ndarray:
@@ -99,12 +99,17 @@ class StepWatcher:
 
     def __init__(self) -> None:
         self.observed: list[int] = []
+        self.started: list[int] = []
         self.labels = 0
         self.steps = 0
 
     steps_ahead = 1
 
+    def start(self, slots):
+        self.started += slots.tolist()
+
     def predict(self, features, requests=None):
+        assert set(requests.slot.tolist()) <= set(self.started)
         return torch.full_like(features, 0.5)
 
     def observe(self, features, predictions, num_admitted, num_accepted, mask=None, requests=None):
@@ -121,6 +126,24 @@ def test_an_estimator_that_may_change_after_every_step_is_fed_step_by_step(trace
     assert watcher.observed == [6] * 450
     assert (watcher.steps, watcher.labels) == (450, len(trace.labelled))
     assert (predicted == 0.5).all()
+
+
+def test_a_request_is_started_once_and_before_its_first_drafts_are_predicted(trace):
+    watcher = StepWatcher()
+    prequential(trace, lambda run, num_requests: watcher)
+    assert sorted(watcher.started) == list(range(len(np.unique(trace.labelled.request))))
+
+
+def test_the_robust_estimator_starts_a_request_from_what_it_has_learned_of_others(trace):
+    class NeverStarted(RobustEstimator):
+        def start(self, slots):
+            pass
+
+    with_start, without = (
+        prequential(trace, lambda run, num_requests, kind=kind: kind(run.num_speculative_tokens, num_requests))
+        for kind in (RobustEstimator, NeverStarted)
+    )
+    assert not np.array_equal(with_start, without)
 
 
 def test_the_peer_learns_and_stops_where_it_is_told(trace):

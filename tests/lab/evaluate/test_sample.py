@@ -6,7 +6,7 @@ from tests.lab.evaluate.traces import memory_trace, one_run, with_drafts
 from tests.lab.synthetic import run_info
 
 from adaverify.errors import TraceError
-from adaverify.lab.evaluate.sample import Sample, pairs_of, select
+from adaverify.lab.evaluate.sample import Sample, one_of_each, pairs_of, select
 
 
 def test_a_request_lies_in_one_block_and_blocks_are_even():
@@ -52,6 +52,20 @@ def test_runs_of_one_drafter_make_a_pair_and_ways_of_verifying_do_not_mix():
     assert [pair.label for pair in pairs] == ["one (standard)", "two", "one (coupled)"]
     assert [pair.runs for pair in pairs] == [(0, 2), (1,), (3,)]
     assert [pair.num_speculative_tokens for pair in pairs] == [5, 4, 4]
+
+
+def test_of_pairs_of_the_same_models_one_stands_for_all():
+    runs = [
+        run_info(run="a", drafter="one", rejection_sample_method="coupled"),
+        run_info(run="b", drafter="one", trimmed=True),
+        run_info(run="c", drafter="one"),
+        run_info(run="d", drafter="two", rejection_sample_method="coupled"),
+        run_info(run="e", drafter="one", target="other"),
+    ]
+    pairs = pairs_of(runs)
+    assert [pairs.index(pair) for pair in pairs if pair.label in one_of_each(pairs)] == [2, 3, 4]
+    assert [pair.coupled for pair in pairs] == [True, False, False, True, False]
+    assert [pair.trimmed for pair in pairs] == [False, True, False, False, False]
 
 
 def test_select_keeps_what_was_asked_for():

@@ -56,6 +56,13 @@ def with_drafts(trace: Trace, **changes: Any) -> Trace:
     return replace(trace, drafts=replace(trace.drafts, **changes))
 
 
+def half_greedy(trace: Trace) -> Trace:
+    """The same trace with every other request greedy: of those, every other accepted draft is rejected instead."""
+    greedy = trace.drafts.request % 2 == 0
+    rejected = np.flatnonzero(greedy & (trace.drafts.label == 1))[::2]
+    return with_drafts(with_labels(trace, rejected, 0), temperature=np.where(greedy, 0, 1).astype(np.float32))
+
+
 def with_labels(trace: Trace, rows: Sequence[int] | np.ndarray, label: Any) -> Trace:
     """The same trace with other labels in some rows."""
     labels = trace.drafts.label.copy()

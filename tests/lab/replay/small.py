@@ -24,6 +24,7 @@ class Block:
     run: int = 0
     dataset: int = 0
     telling: bool = True
+    temperature: float = 1.0
     admitted: int | None = None
     q_max: tuple[float, ...] | None = None
     q_sampled: tuple[float, ...] | None = None
@@ -44,6 +45,7 @@ class Block:
                 "position": i + 1,
                 "dataset": self.dataset,
                 "telling": self.telling,
+                "temperature": self.temperature,
                 "context": 10,
                 "logit_q_max": np.log(q_max[i]) - np.log1p(-q_max[i]),
                 "q_max": q_max[i],

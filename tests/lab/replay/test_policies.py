@@ -5,7 +5,7 @@ import pytest
 
 from adaverify.errors import ConfigError, TraceError
 from adaverify.lab.replay import Prices, Rounds, Traffic, replay
-from adaverify.lab.replay.policies import Decision, Policy, Setting, Stretch, default_policies, make_policy
+from adaverify.lab.replay.policies import Decision, Policy, Setting, Stretch, default_policies, left_out, make_policy
 from adaverify.lab.trace.trace import Ints
 from adaverify.policy.cost import CostCurve, CostTable
 from lab import synthetic
@@ -101,6 +101,11 @@ def test_a_drafter_that_knows_its_laws_lets_the_budget_look_at_the_present_block
     assert stale.budget.tolist() == [2, 0]
 
 
+def test_coupled_verification_lets_the_budget_look_at_the_present_block() -> None:
+    blocks = [Block("++", step=0, q_max=(0.05, 0.01)), Block("++", step=1, q_max=(0.9, 0.9))]
+    assert decide(rounds_of(*blocks, rejection_sample_method="coupled"), "survival", 1).budget.tolist() == [0, 2]
+
+
 def test_head_and_oracle_rank_by_what_was_recorded() -> None:
     rounds = rounds_of(
         Block("+-", step=0, head=(0.9, 0.2), overlap=(0.3, 0.9)),
@@ -108,6 +113,26 @@ def test_head_and_oracle_rank_by_what_was_recorded() -> None:
     )
     for policy, predictions in (("head", [[0.9, 0.2], [0.1, 0.2]]), ("oracle", [[0.3, 0.9], [0.8, 0.9]])):
         np.testing.assert_allclose(decide(rounds, policy).predictions[0], predictions, rtol=1e-6)
+
+
+def test_a_greedy_draft_without_overlap_is_certain_for_the_oracle() -> None:
+    sampled = Block("+-", overlap=(0.3, 0.9))
+    rounds = rounds_of(sampled, Block("+-", request=1, temperature=0.0), Block("-.", request=2, temperature=0.0))
+    assert "oracle" in default_policies(rounds)
+    assert not left_out(rounds)
+    predictions = decide(rounds, "oracle", 3).predictions
+    assert predictions is not None
+    np.testing.assert_allclose(predictions[0], [[0.3, 0.9], [1.0, 0.0], [0.0, 0.0]], rtol=1e-6)
+
+
+def test_an_oracle_that_lacks_overlaps_of_sampled_drafts_is_left_out_with_a_reason() -> None:
+    rounds = rounds_of(Block("+-", overlap=(0.3, 0.9)), Block("+-", request=1))
+    assert "oracle" not in default_policies(rounds)
+    assert left_out(rounds) == (
+        "oracle left out: the overlap is known for 50% of the drafts; record every run with --overlap, and no "
+        "penalties, bias or forbidden tokens; a fit is no substitute"
+    )
+    assert not left_out(rounds_of(Block("+-")))
 
 
 def test_a_law_that_is_not_finite_costs_the_drafts_of_its_request_only() -> None:

@@ -64,6 +64,13 @@ def test_json_holds_rates_windows_and_refits(folder: Path, costs: Path) -> None:
     assert 0 < row["relative_to_clairvoyant"] <= 1
 
 
+def test_the_help_names_every_estimator() -> None:
+    from adaverify.lab.replay.policies import ESTIMATORS
+
+    text = "".join(CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).stdout.split())
+    assert all(f"estimator:{mode}" in text for mode in ESTIMATORS)
+
+
 def test_one_dataset_alone(folder: Path, costs: Path) -> None:
     _, first = json.loads(run(folder, "--costs", costs, "--concurrency", 2, "--dataset", "chat", "--json").stdout)
     assert first["datasets"] == ["chat"]

@@ -6,7 +6,7 @@ from tests.lab.report.traces import changed, with_runs
 from tests.lab.synthetic import COSTS
 
 from adaverify.lab.report.bins import Bins
-from adaverify.lab.report.figures import budget_over_load, cost_curves
+from adaverify.lab.report.figures import FAMILIES, budget_over_load, cost_curves
 from adaverify.lab.trace import Trace
 from adaverify.policy.cost import CostCurve, CostTable
 
@@ -109,6 +109,12 @@ def test_times_without_a_table_and_a_table_without_times_are_drawn(trace):
     no_times = cost_curves(without_steps(trace))
     assert no_times.summary == "Target's pass: no times recorded. Drafting: no times recorded."
     assert no_times.figure.axes[0].lines[0].get_xdata()[-1] == COSTS.verify.sizes[-1]
+
+
+def test_lines_are_said_to_be_the_costs_that_are_drawn():
+    # with live costs the budget was chosen by others
+    (family,) = [family for family in FAMILIES if family.key == "costs"]
+    assert "Lines are the costs measured at start" in family.reading
 
 
 def test_times_that_were_not_measured_are_left_out(trace):

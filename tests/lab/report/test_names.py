@@ -40,3 +40,16 @@ def test_runs_of_one_drafter_and_target_are_one_part(two_runs):
     parts = list(by_drafter(other_target))
     assert [drafter_name(part) for part in parts] == ["tiny-draft (eagle3) for tiny", "tiny-draft (eagle3) for other"]
     assert [len(part.steps) for part in parts] == [120, 60]
+
+
+@pytest.mark.parametrize(
+    ("change", "manner"),
+    [
+        ({"rejection_sample_method": "coupled"}, "eagle3, coupled"),
+        ({"draft_sample_method": "greedy"}, "eagle3, greedy drafts"),
+        ({"trimmed": True}, "eagle3, trimmed"),
+    ],
+)
+def test_runs_that_sample_or_verify_otherwise_are_parts_of_their_own(two_runs, change, manner):
+    parts = list(by_drafter(with_runs(two_runs, {}, change)))
+    assert [drafter_name(part) for part in parts] == ["tiny-draft (eagle3) for tiny", f"tiny-draft ({manner}) for tiny"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +61,21 @@ def test_a_slow_server_closes_row_groups_by_the_clock(tmp_path):
     assert len(files(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_files_of_one_number_cover_the_same_steps(tmp_path, late):
+    writer = TraceWriter(tmp_path, run_info(), {"drafts": 1000, "steps": 1000 if late else 2})
+    drafts, steps = columns(num_steps=4)
+    for step in range(4):
+        if late and step == 1:
+            writer.seconds_per_file = 0.0
+        writer.add("steps", {name: values[step : step + 1] for name, values in steps.items()})
+        writer.add("drafts", {name: values[step * 32 : (step + 1) * 32] for name, values in drafts.items()})
+    writer.close()
+    for kind in ("drafts", "steps"):
+        covered = [pq.read_table(file)["step"].unique().to_pylist() for file in files(tmp_path, kind)]
+        assert covered == ([[0, 1], [2], [3]] if late else [[0, 1], [2, 3]])
+
+
 def test_a_failed_write_is_reported(tmp_path):
     folder = tmp_path / "trace"
     writer = TraceWriter(folder, run_info(), {"drafts": 1, "steps": 1})
@@ -88,6 +104,37 @@ def test_runs_of_different_depth_in_one_trace(tmp_path):
     second = trace.of_runs([1])
     assert (second.runs[0].drafter, len(second.drafts), set(second.drafts.run)) == ("other", 10 * 8 * 2, {0})
     assert len(second.steps) == 10
+
+
+def test_paths_that_overlap_are_read_once(tmp_path):
+    folder = write_trace(tmp_path / "inner", num_steps=40, rows_per_file=320)
+    once = read_trace([folder])
+    for paths in ([folder, folder], [tmp_path, folder], [*files(folder), *files(folder, "steps"), folder]):
+        again = read_trace(paths)
+        assert (len(again.drafts), len(again.steps)) == (40 * 8 * 4, 40)
+        np.testing.assert_array_equal(again.drafts.step, once.drafts.step)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert len(read_trace([folder, link]).drafts) == 40 * 8 * 4
+
+
+def test_a_copy_of_a_file_is_refused(tmp_path):
+    folder = write_trace(tmp_path / "one", num_steps=10)
+    shutil.copytree(folder, tmp_path / "two")
+    with pytest.raises(TraceError, match=r"two.*another file of this name and run.*leave one of the copies out"):
+        read_trace([tmp_path / "one", tmp_path / "two"])
+
+
+def test_files_of_one_run_follow_each_other_in_whatever_order_they_are_given(tmp_path):
+    for run in ("a", "b"):
+        write_trace(tmp_path, run_info(run=run), num_steps=40, rows_per_file=320)
+    first, second, *others = files(tmp_path)
+    trace = read_trace([second, others[-1], first, *others[:-1], *files(tmp_path, "steps")])
+    ordered = read_trace([tmp_path])
+    assert trace.runs == ordered.runs
+    np.testing.assert_array_equal(trace.drafts.run, ordered.drafts.run)
+    np.testing.assert_array_equal(trace.drafts.step, ordered.drafts.step)
+    np.testing.assert_array_equal(trace.steps.run, ordered.steps.run)
 
 
 def test_truncated_and_empty_files_are_named(tmp_path):
@@ -123,8 +170,9 @@ def test_another_schema_version_is_refused(tmp_path, version, age):
     table = pq.read_table(file)
     info = json.loads(table.schema.metadata[METADATA_KEY]) | {"schema_version": version}
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(info)}), file)
-    with pytest.raises(TraceError, match=f"version {version}, {age}"):
+    with pytest.raises(TraceError, match=f"version {version}, {age}") as error:
         read_trace([tmp_path])
+    assert "damaged" not in str(error.value)
 
 
 def test_damaged_descriptions_and_missing_columns_are_refused(tmp_path):

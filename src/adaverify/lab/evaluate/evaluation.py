@@ -10,15 +10,16 @@ import numpy as np
 
 from adaverify.lab.evaluate import fit, peer
 from adaverify.lab.evaluate.bootstrap import CONFIDENCE, MIN_BLOCKS, REPLICATES, Estimate, Resamples
-from adaverify.lab.evaluate.claims import Measurements, all_claims
+from adaverify.lab.evaluate.claims import TRIMMED, Measurements, all_claims, judged_parts
 from adaverify.lab.evaluate.coefficients import Coefficients
 from adaverify.lab.evaluate.judging import Claim
-from adaverify.lab.evaluate.measure import Layout, Part, difference, measure
+from adaverify.lab.evaluate.measure import difference, measure
 from adaverify.lab.evaluate.metrics import DEFAULT_BINS
+from adaverify.lab.evaluate.parts import Layout, Part, pairs_behind
 from adaverify.lab.evaluate.prequential import EstimatorFactory
 from adaverify.lab.evaluate.refits import RefitPath, refit_paths
-from adaverify.lab.evaluate.sample import Sample
-from adaverify.lab.evaluate.scores import LOGIT_Q_MAX, OWN_SLOPES, Score, all_scores
+from adaverify.lab.evaluate.sample import Pair, Sample
+from adaverify.lab.evaluate.scores import LOGIT_Q_MAX, OWN_SLOPES, RAW_Q_MAX, Score, all_scores
 from adaverify.lab.trace import Trace
 
 
@@ -39,15 +40,16 @@ class ScoreInfo:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What one slope for all positions costs a pair against a slope each."""
+    """What one slope for all positions costs a pair against a slope each, on the requests it is judged by."""
 
     drafter: str
+    sampling: str
     auc: Estimate
     log_loss: Estimate
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers for JSON."""
-        return {"drafter": self.drafter, "auc": vars(self.auc), "log_loss": vars(self.log_loss)}
+        return {**vars(self), "auc": vars(self.auc), "log_loss": vars(self.log_loss)}
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Evaluation:
     coefficients : Coefficients
     refits : list of RefitPath
     claims : list of Claim
+    pairs : tuple of Pair
     """
 
     settings: dict[str, Any]
@@ -83,22 +86,34 @@ class Evaluation:
     coefficients: Coefficients
     refits: list[RefitPath]
     claims: list[Claim]
+    pairs: tuple[Pair, ...]
 
     @property
     def parts(self) -> list[Part]:
-        """Parts of the sample that have labels."""
-        return list(next(iter(self.measurements.values())))
+        """Parts of the sample that have labels: raw q_max has a value for every draft."""
+        return list(self.measurements[RAW_Q_MAX])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader has to know before the numbers."""
+        return [f"{pair.label}: {TRIMMED}. Its claims are left undecided." for pair in self.pairs if pair.trimmed]
+
+    def is_lossless(self, score: str, drafter: str) -> bool:
+        """Whether a drafter's drafts may be trimmed by a score: by any of them under coupled verification."""
+        lossless = next(info.lossless for info in self.scores if info.name == score)
+        return lossless or all(pair.coupled for pair in pairs_behind(self.pairs, drafter))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; None where a number is undefined."""
         return {
+            "warnings": self.warnings,
             "settings": self.settings,
             "counts": self.counts,
             "runs": self.runs,
             "scores": [vars(score) for score in self.scores],
             "absent": self.absent,
             "measurements": [
-                {"score": name, **vars(part), **measured.to_dict()}
+                {"score": name, **vars(part), "lossless": self.is_lossless(name, part.drafter), **measured.to_dict()}
                 for name, parts in self.measurements.items()
                 for part, measured in parts.items()
             ],
@@ -159,7 +174,8 @@ def evaluate(
         sharing=_sharing(measurements),
         coefficients=coefficients,
         refits=refit_paths(trace),
-        claims=all_claims(measurements, coefficients),
+        claims=all_claims(measurements, coefficients, sample.pairs),
+        pairs=sample.pairs,
     )
 
 
@@ -168,11 +184,11 @@ def _sharing(measurements: Measurements) -> list[Sharing]:
     return [
         Sharing(
             part.drafter,
-            difference("auc", each.get(part), measured),
-            difference("log_loss", measured, each.get(part)),
+            part.sampling,
+            difference("auc", each.get(part), one.get(part)),
+            difference("log_loss", one.get(part), each.get(part)),
         )
-        for part, measured in one.items()
-        if part == Part(part.drafter)
+        for part in judged_parts(measurements)
     ]
 
 

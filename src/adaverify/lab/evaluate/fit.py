@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,9 @@ class LawFitter:
 def cross_validated(
     sample: Sample, feature: Floats, shared: bool = True, max_labels: int = MAX_FIT_LABELS, seed: int = 0
 ) -> Floats:
-    """Predict every draft by the law of its pair, fitted to the other folds of requests.
+    """Predict every draft by the law of its pair and kind of request, fitted to the other folds of requests.
+
+    Greedy and sampled requests have laws of their own, as they have in :class:`~adaverify.policy.RobustEstimator`.
 
     Parameters
     ----------
@@ -112,13 +115,15 @@ def cross_validated(
     Returns
     -------
     ndarray, shape [N]
-        Log-odds; nan without a feature, and for a pair with one request or all labels alike in some fit.
+        Log-odds; nan without a feature, and for a pair's greedy or sampled drafts where they are of one request or
+        have all labels alike in some fit.
     """
     predicted = np.full(len(sample), np.nan)
     depth, label = sample.depth, sample.label
-    for number, pair in enumerate(sample.pairs):
-        fitter = LawFitter(pair.num_speculative_tokens, shared, max_labels, seed)
-        rows = np.flatnonzero((sample.pair == number) & np.isfinite(feature))
+    for number, greedy in product(range(len(sample.pairs)), (False, True)):
+        fitter = LawFitter(sample.pairs[number].num_speculative_tokens, shared, max_labels, seed)
+        own = (sample.pair == number) & (sample.drafts.is_greedy == greedy)
+        rows = np.flatnonzero(own & np.isfinite(feature))
         fold = _folds(sample.block[rows])
         for held_out in np.unique(fold):
             train, test = rows[fold != held_out], rows[fold == held_out]

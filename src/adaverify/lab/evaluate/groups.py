@@ -17,7 +17,8 @@ from adaverify.lab.evaluate.metrics import auc
 from adaverify.lab.evaluate.sample import Sample
 
 MIN_LABELS = 30
-QUANTITIES = ("slope", "first_intercept", "entropy", "acceptance", "confidence_gap", "auc")
+OF_HALVES = ("intercept_of_half", "gap_of_other_half")
+QUANTITIES = ("slope", "first_intercept", "entropy", "acceptance", "confidence_gap", "auc", *OF_HALVES)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
@@ -57,7 +58,8 @@ class Group:
     quantities : dict of str to Quantity
         ``slope`` and ``first_intercept``; over the labelled drafts at position 1, which no acceptance has selected:
         mean ``entropy`` in nats, ``acceptance`` and ``confidence_gap``, by how much acceptance exceeds the mean
-        q_max; and the ``auc`` of q_max over all positions.
+        q_max; and the ``auc`` of q_max over all positions. ``intercept_of_half`` and ``gap_of_other_half`` are the
+        first intercept and the gap of different requests: of the same labels the two agree by construction.
     enough : bool
         Whether there are requests enough for intervals.
     """
@@ -102,13 +104,9 @@ class GroupMaker:
         feature = sample.drafts.logit_q_max[rows].astype(np.float64)
         depth, label, block = sample.depth[rows], sample.label[rows], sample.block[rows]
         counts = np.bincount(depth, minlength=K)
-        try:
-            law = LawFitter(K, max_labels=self.max_labels).fit(feature, depth, label)
-        except TraceError:
+        if (fitted := self._fit(K, rows)) is None:
             return []
-        if not counts[0]:
-            return []
-        slopes, intercepts = bootstrap_law(law, feature, depth, label, block, sample.num_blocks, self.resamples)
+        law, slopes, intercepts = fitted
         enough = len(np.unique(block)) >= MIN_BLOCKS
         known = [
             interval(float(law.intercepts[k]), intercepts[:, k], enough=enough)
@@ -121,6 +119,7 @@ class GroupMaker:
             "first_intercept": Quantity(float(law.intercepts[0]), intercepts[:, 0]),
             "auc": self._auc(feature, label, block),
             **self._of_first_position(rows[depth == 0]),
+            **self._of_halves(K, rows),
         }
         name = sample.pairs[pair].label
         return [Group(name, dataset, sampling, len(rows), tuple(counts.tolist()), tuple(known), quantities, enough)]
@@ -136,6 +135,32 @@ class GroupMaker:
         weight = self.resamples.sums(np.bincount(block, minlength=num_blocks))
         totals = {name: self.resamples.sums(np.bincount(block, column, num_blocks)) for name, column in columns.items()}
         return {name: Quantity(float(column.mean()), ratio(totals[name], weight)) for name, column in columns.items()}
+
+    def _of_halves(self, K: int, rows: Ints) -> dict[str, Quantity]:
+        """First intercept of every other block of requests, confidence gap of the others; nan where these are few."""
+        unknown = Quantity(np.nan, np.full(len(self.resamples.weights), np.nan))
+        blocks, number = np.unique(self.sample.block[rows], return_inverse=True)
+        one, other = rows[number % 2 == 0], rows[number % 2 == 1]
+        first = other[self.sample.depth[other] == 0]
+        fitted = self._fit(K, one)
+        if fitted is None or not len(first) or len(blocks) < 2 * MIN_BLOCKS:
+            return dict.fromkeys(OF_HALVES, unknown)
+        law, _, intercepts = fitted
+        intercept = Quantity(float(law.intercepts[0]), intercepts[:, 0])
+        return dict(zip(OF_HALVES, (intercept, self._of_first_position(first)["confidence_gap"]), strict=True))
+
+    def _fit(self, K: int, rows: Ints) -> tuple[AcceptanceLaw, Floats, Floats] | None:
+        """The law of some drafts, and slopes [R] and intercepts [R, K] over the resamples; None where none fits."""
+        sample = self.sample
+        feature = sample.drafts.logit_q_max[rows].astype(np.float64)
+        depth, label, block = sample.depth[rows], sample.label[rows], sample.block[rows]
+        if not (depth == 0).any():
+            return None
+        try:
+            law = LawFitter(K, max_labels=self.max_labels).fit(feature, depth, label)
+        except TraceError:
+            return None
+        return law, *bootstrap_law(law, feature, depth, label, block, sample.num_blocks, self.resamples)
 
     def _auc(self, feature: Floats, label: Bools, block: Ints) -> Quantity:
         value = auc(feature, label)

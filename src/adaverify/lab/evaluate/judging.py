@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +26,8 @@ class Claim:
         Label of a pair, or ``all drafters``.
     text : str
         The claim, with its bar.
+    sampling : str
+        ``sampled`` where greedy requests were left out, else ``all``.
     verdict : str
         ``holds`` or ``does not hold`` where the interval lies on one side of the bar, else ``undecided``.
     bars : dict of str to Bar
@@ -41,15 +43,27 @@ class Claim:
     bars: dict[str, Bar]
     numbers: dict[str, Estimate | float | None]
     why: str = ""
+    sampling: str = "all"
 
     @classmethod
     def judged(
-        cls, drafter: str, text: str, bars: dict[str, Bar], numbers: dict[str, Estimate | float | None], why: str = ""
+        cls,
+        drafter: str,
+        text: str,
+        bars: dict[str, Bar],
+        numbers: dict[str, Estimate | float | None],
+        why: str = "",
+        sampling: str = "all",
     ) -> Claim:
         """The claim with the verdict that its numbers give it; ``bars`` are for numbers with intervals."""
         estimates = {name: numbers[name] for name in bars}
         conditions = [(e, *bars[name]) for name, e in estimates.items() if isinstance(e, Estimate)]
-        return cls(drafter, text, judge(*conditions), bars, numbers, why)
+        text += "; judged on sampled requests" if sampling == "sampled" else ""
+        return cls(drafter, text, judge(*conditions), bars, numbers, why, sampling)
+
+    def undecided(self, why: str) -> Claim:
+        """The same claim without a verdict, and why."""
+        return replace(self, verdict="undecided", why=why)
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers for JSON."""

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from adaverify.lab.evaluate.bootstrap import MIN_BLOCKS, Estimate, Resamples, auc_of_histograms, interval, ratio
 from adaverify.lab.evaluate.metrics import DEFAULT_BINS, FINE_BINS, auc_of_sorted, bin_of, calibrated_ece, losses
+from adaverify.lab.evaluate.parts import Layout, Part
 from adaverify.lab.evaluate.sample import Sample
 from adaverify.lab.evaluate.scores import Score
 
-ALL_DRAFTERS = "all drafters"
 RANK_BINS = 256
 METRICS = ("auc", "log_loss", "ece")
 
@@ -22,67 +22,6 @@ Metric = Literal["auc", "log_loss", "ece"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a sample that is scored by itself.
-
-    Attributes
-    ----------
-    drafter : str
-        Label of a pair, or ``all drafters``.
-    sampling : str
-        ``all``, ``greedy`` or ``sampled``: the requests in it.
-    positions : str
-        ``all``, ``from 2``, or one position.
-    """
-
-    drafter: str
-    sampling: str = "all"
-    positions: str = "all"
-
-    @property
-    def is_one_position(self) -> bool:
-        """Whether it holds a single position."""
-        return self.positions.isdigit()
-
-
-class Layout:
-    """Cells (pair, greedy or not, position) that partition a sample, and the parts that are made of them.
-
-    Parameters
-    ----------
-    sample : Sample
-
-    Attributes
-    ----------
-    cell : ndarray of int16, shape [N]
-    num_cells : int
-    parts : dict of Part to ndarray of bool, shape [cells]
-        Parts with at least one label, the largest first.
-    """
-
-    def __init__(self, sample: Sample) -> None:
-        K, greedy = sample.num_positions, sample.drafts.is_greedy
-        self.cell = ((sample.pair * 2 + greedy) * K + sample.depth).astype(np.int16)
-        self.num_cells = len(sample.pairs) * 2 * K
-        filled = np.bincount(self.cell, minlength=self.num_cells) > 0
-        pair, is_greedy, depth = (index.ravel() for index in np.indices((len(sample.pairs), 2, K)))
-        drafters = {p.label: pair == number for number, p in enumerate(sample.pairs)}
-        if len(drafters) > 1:
-            drafters = {ALL_DRAFTERS: np.ones(self.num_cells, bool), **drafters}
-        positions = {"all": depth >= 0, "from 2": depth >= 1, **{str(i + 1): depth == i for i in range(K)}}
-        self.parts: dict[Part, Bools] = {}
-        for drafter, own in drafters.items():
-            samplings = {"all": own}
-            if (filled & own & (is_greedy == 0)).any() and (filled & own & (is_greedy == 1)).any():
-                samplings |= {"greedy": own & (is_greedy == 1), "sampled": own & (is_greedy == 0)}
-            for sampling, requests in samplings.items():
-                for name, where in positions.items():
-                    part = Part(drafter, sampling, name)
-                    if (filled & requests & where).any() and (sampling == "all" or not part.is_one_position):
-                        self.parts[part] = requests & where
 
 
 @dataclass(frozen=True)
@@ -130,12 +69,17 @@ class Measured:
         return int((self.counts > 0).sum()) >= MIN_BLOCKS
 
 
+def are_of_same_drafts(first: Measured, second: Measured) -> bool:
+    """Whether two scores have values for equally many drafts of every block."""
+    return np.array_equal(first.counts, second.counts)
+
+
 def difference(metric: Metric, first: Measured | None, second: Measured | None) -> Estimate:
     """A metric of the first score minus that of the second, on the same resampled requests.
 
     Undefined where a score is missing or the two are not of the same drafts.
     """
-    if first is None or second is None or not np.array_equal(first.counts, second.counts):
+    if first is None or second is None or not are_of_same_drafts(first, second):
         return Estimate()
     one, other = getattr(first, metric).value, getattr(second, metric).value
     value = None if one is None or other is None else one - other

@@ -104,6 +104,11 @@ class Rounds:
         """Different requests; at least 1."""
         return int(self.requests.slot.max()) + 1 if len(self.step) else 1
 
+    def starting(self, rows: slice) -> Tensor:
+        """Slots of the requests whose first row is one of these, shape [S], int64."""
+        slot, first = np.unique(self.requests.slot.numpy(), return_index=True)
+        return torch.from_numpy(slot[(first >= rows.start) & (first < rows.stop)])
+
     def chunks(self, num_steps: int) -> Iterator[tuple[slice, int]]:
         """Rows of every ``num_steps`` steps, and the steps they took."""
         last = int(self.step[-1]) + 1 if len(self.step) else 0
@@ -123,6 +128,7 @@ def _run_through(rounds: Rounds, estimator: AcceptanceEstimator) -> Tensor:
     for rows, num_steps in rounds.chunks(estimator.steps_ahead):
         features = rounds.features[rows]
         requests = RequestRows(rounds.requests.slot[rows], rounds.requests.greedy[rows])
+        estimator.start(rounds.starting(rows))
         predictions[rows] = estimator.predict(features, requests)
         # a round may end without a rejection, at the end of its request: what has a label counts as admitted
         labelled, accepted = rounds.num_labelled[rows], rounds.num_accepted[rows]

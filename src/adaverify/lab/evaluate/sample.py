@@ -13,6 +13,7 @@ from adaverify.errors import TraceError
 from adaverify.lab.trace import Drafts, RunInfo, Trace
 
 MAX_BLOCKS = 200
+# its first three are the models of a pair
 _IDENTITY = ("drafter", "method", "target", "draft_sample_method", "rejection_sample_method")
 
 Ints = NDArray[np.integer[Any]]
@@ -31,11 +32,20 @@ class Pair:
         Indices in :attr:`Trace.runs`.
     num_speculative_tokens : int
         The largest K of its runs.
+    models : tuple of str
+        Drafter, method and target: what pairs may share that differ in their way of sampling alone.
+    coupled : bool
+        Whether drafts were verified by coupled sampling, under which no choice of drafts changes the text.
+    trimmed : bool
+        Whether only drafts that were expected to be accepted were verified, so that the others have no label.
     """
 
     label: str
     runs: tuple[int, ...]
     num_speculative_tokens: int
+    models: tuple[str, ...]
+    coupled: bool = False
+    trimmed: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,18 +132,35 @@ class Sample:
 
 
 def pairs_of(runs: Sequence[RunInfo]) -> tuple[Pair, ...]:
-    """Runs of one drafter, target and way of sampling, put together."""
+    """Runs of one drafter, target and way of sampling and of choosing what is verified, put together."""
     members: dict[tuple[str, ...], list[int]] = {}
     for number, run in enumerate(runs):
-        members.setdefault(tuple(getattr(run, name) for name in _IDENTITY), []).append(number)
+        members.setdefault(_identity(run), []).append(number)
     # beside the drafter's name, only what differs is worth saying
     drafters = [key[0] for key in members]
-    varying = [i for i in range(1, len(_IDENTITY)) if len({key[i] for key in members}) > 1]
+    varying = [i for i in range(1, len(next(iter(members), ()))) if len({key[i] for key in members}) > 1]
     labels = [
         key[0] if drafters.count(key[0]) == 1 else f"{key[0]} ({', '.join(key[i] for i in varying)})" for key in members
     ]
-    depths = [max(runs[i].num_speculative_tokens for i in indices) for indices in members.values()]
-    return tuple(map(Pair, labels, map(tuple, members.values()), depths))
+    return tuple(
+        Pair(
+            label=label,
+            runs=tuple(indices),
+            num_speculative_tokens=max(runs[i].num_speculative_tokens for i in indices),
+            models=key[:3],
+            coupled=runs[indices[0]].rejection_sample_method == "coupled",
+            trimmed=runs[indices[0]].trimmed,
+        )
+        for label, (key, indices) in zip(labels, members.items(), strict=True)
+    )
+
+
+def one_of_each(pairs: Sequence[Pair]) -> list[str]:
+    """Labels of pairs of different models; of those alike in these, one of standard and whole verification."""
+    chosen: dict[tuple[str, ...], Pair] = {}
+    for pair in sorted(pairs, key=lambda pair: (pair.trimmed, pair.coupled)):
+        chosen.setdefault(pair.models, pair)
+    return [pair.label for pair in pairs if chosen[pair.models] is pair]
 
 
 def select(trace: Trace, datasets: Sequence[str] = (), drafters: Sequence[str] = ()) -> Trace:
@@ -155,6 +182,10 @@ def select(trace: Trace, datasets: Sequence[str] = (), drafters: Sequence[str] =
         wanted = [trace.datasets.index(name) for name in datasets]
         trace = replace(trace, drafts=trace.drafts.select(np.isin(trace.drafts.dataset, wanted)))
     return trace
+
+
+def _identity(run: RunInfo) -> tuple[str, ...]:
+    return (*(getattr(run, name) for name in _IDENTITY), "trimmed" if run.trimmed else "not trimmed")
 
 
 def _numbered_requests(drafts: Drafts) -> tuple[Ints, int]:

@@ -17,6 +17,7 @@ from adaverify.lab.evaluate.sample import Sample
 from adaverify.lab.trace import Trace
 
 LOGIT_Q_MAX = "logit q_max"
+WHERE_OVERLAP = "logit q_max, where overlap"
 OWN_SLOPES = "logit q_max, K slopes"
 RAW_Q_MAX = "q_max"
 LOGIT_Q_SAMPLED = "logit q_sampled"
@@ -39,7 +40,8 @@ class Score:
     ----------
     name : str
     lossless : bool
-        Whether drafts may be trimmed by it without changing the law of the output: it does not know the token drawn.
+        Whether drafts may be trimmed by it under standard verification without changing the law of the output: it
+        does not know the token drawn. Under coupled verification that matters for no score.
     how : str
         ``fitted`` (predicted by cross-validation), ``as it is``, or ``online`` (predicted before learning).
     values : ndarray, shape [N]
@@ -107,9 +109,14 @@ def _fitted_scores(sample: Sample, max_labels: int) -> Iterator[Score]:
         ("-log(-log q_sampled)", False, features.minus_log_minus_log(drawn)),
         ("head, fitted", True, drafts.head_logit.astype(np.float64)),
     )
+    with_overlap = np.isfinite(drafts.overlap)
     for name, lossless, column in columns:
         why = UNFIT if np.isfinite(column).any() else NO_HEAD
-        yield Score(name, lossless, "fitted", cross_validated(sample, column, max_labels=max_labels), absence=why)
+        score = Score(name, lossless, "fitted", cross_validated(sample, column, max_labels=max_labels), absence=why)
+        yield score
+        if name == LOGIT_Q_MAX and with_overlap.any() and not with_overlap.all():
+            same = np.where(with_overlap, score.values, np.nan)
+            yield replace(score, name=WHERE_OVERLAP, values=same, note="those whose overlap was recorded")
     own = cross_validated(sample, log_odds, shared=False, max_labels=max_labels)
     yield Score(OWN_SLOPES, True, "fitted", own, absence=UNFIT)
 

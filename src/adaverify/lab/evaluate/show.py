@@ -15,7 +15,9 @@ from adaverify.lab.evaluate.bootstrap import Estimate
 from adaverify.lab.evaluate.evaluation import Evaluation
 from adaverify.lab.evaluate.groups import Group
 from adaverify.lab.evaluate.judging import Claim
-from adaverify.lab.evaluate.measure import Measured, Part
+from adaverify.lab.evaluate.measure import Measured
+from adaverify.lab.evaluate.parts import Part, judged_part
+from adaverify.lab.evaluate.scores import RAW_Q_MAX
 
 _HOW = {"fitted": "fitted, cross-validated", "as it is": "as it is", "online": "online, before learning"}
 _STYLES = {"holds": "green", "does not hold": "bold red", "undecided": "yellow"}
@@ -29,6 +31,8 @@ def tables(found: Evaluation) -> Iterator[RenderableType]:
         f"± is half of a 95% interval over resampled requests. noise: what the ECE of a perfectly calibrated "
         "predictor would not exceed, 19 times in 20, on as many labels."
     )
+    for warning in found.warnings:
+        yield Text(warning, style="bold yellow")
     for part in found.parts:
         if part.positions in ("all", "from 2"):
             yield score_table(found, part)
@@ -44,11 +48,11 @@ def tables(found: Evaluation) -> Iterator[RenderableType]:
 
 def score_table(found: Evaluation, part: Part) -> Table:
     """Every score on one part of the sample."""
-    where = [part.drafter]
-    where += [] if part.sampling == "all" else [f"{part.sampling} requests"]
+    where = [_of(part.drafter, part.sampling)]
     where += ["without position 1"] if part.positions == "from 2" else []
     measured = {score: found.measurements[score.name].get(part) for score in found.scores}
-    n, observed = next((m.n, m.observed) for m in measured.values() if m is not None)
+    raw = found.measurements[RAW_Q_MAX][part]
+    n, observed = raw.n, raw.observed
     table = _table(f"{', '.join(where)}: {n:,} labels, {observed:.4f} accepted")
     table.add_column("score", no_wrap=True)
     table.add_column("lossless")
@@ -59,7 +63,7 @@ def score_table(found: Evaluation, part: Part) -> Table:
         for score in scores:
             m = measured[score]
             name = score.name if m is None or m.n == n else f"{score.name} *"
-            table.add_row(f" {name}", "yes" if score.lossless else "no", *_cells(m))
+            table.add_row(f" {name}", "yes" if found.is_lossless(score.name, part.drafter) else "no", *_cells(m))
     notes = [
         f"* {score.name}: {m.n:,} labels, {score.note or 'those with a value'}"
         for score, m in measured.items()
@@ -70,16 +74,18 @@ def score_table(found: Evaluation, part: Part) -> Table:
 
 
 def position_table(found: Evaluation, drafter: str) -> Table:
-    """AUC of every score at each position."""
-    parts = [part for part in found.parts if part.drafter == drafter and part.is_one_position]
-    table = _table(f"{drafter}: AUC by position")
+    """AUC of every score at each position, of the requests that the drafter is judged by."""
+    sampling = judged_part(found.parts, drafter).sampling
+    own = [part for part in found.parts if (part.drafter, part.sampling) == (drafter, sampling)]
+    parts = [part for part in own if part.is_one_position]
+    table = _table(f"{_of(drafter, sampling)}: AUC by position")
     table.add_column("score")
     for part in parts:
         table.add_column(part.positions, justify="right")
     for score in found.scores:
         aucs = [found.measurements[score.name].get(part) for part in parts]
         table.add_row(score.name, *("no labels" if m is None else _number(m.auc.value) for m in aucs))
-    labels = [next(m.n for m in (found.measurements[s.name].get(part) for s in found.scores) if m) for part in parts]
+    labels = [found.measurements[RAW_Q_MAX][part].n for part in parts]
     table.add_row("labels", *(f"{n:,}" for n in labels), style="dim")
     return table
 
@@ -90,7 +96,7 @@ def sharing_table(found: Evaluation) -> Table:
     for heading in ("drafter", "AUC lost", "log-loss added"):
         table.add_column(heading, justify="left" if heading == "drafter" else "right")
     for sharing in found.sharing:
-        table.add_row(sharing.drafter, _spread(sharing.auc, 5), _spread(sharing.log_loss, 5))
+        table.add_row(_of(sharing.drafter, sharing.sampling), _spread(sharing.auc, 5), _spread(sharing.log_loss, 5))
     return table
 
 
@@ -103,7 +109,9 @@ def coefficient_table(found: Evaluation) -> Table:
     fitted = found.coefficients
     for drafter in fitted.drafters:
         _section(table, drafter)
-        for group in (*fitted.by_drafter, *fitted.by_sampling, *fitted.by_dataset):
+        # where there are two kinds, the drafter's law is that of its sampled requests
+        whole = [group for group in fitted.by_drafter if group.sampling == "all"]
+        for group in (*whole, *fitted.by_sampling, *fitted.by_dataset):
             if group.drafter == drafter:
                 table.add_row(*_coefficient_row(group))
     return table
@@ -118,7 +126,7 @@ def correlation_table(found: Evaluation) -> Table:
         table.add_column(heading, justify="right")
     known = [c for c in found.coefficients.correlations if c.estimate.value is not None]
     for drafter in dict.fromkeys(c.drafter for c in known):
-        _section(table, drafter)
+        _section(table, _of(drafter, found.coefficients.sampling.get(drafter, "all")))
         for c in known:
             if c.drafter == drafter:
                 names = (c.of.replace("_", " "), c.with_.replace("_", " "))
@@ -145,6 +153,10 @@ def _reason(claim: Claim) -> str:
     return "; ".join([*known, *([claim.why] if claim.why else [])])
 
 
+def _of(name: str, sampling: str) -> str:
+    return name if sampling == "all" else f"{name}, {sampling} requests"
+
+
 def _section(table: Table, name: str) -> None:
     table.add_row(Text(name, style="italic"))
 
@@ -162,7 +174,8 @@ def _cells(m: Measured | None) -> list[str]:
 
 
 def _coefficient_row(group: Group) -> list[str]:
-    part = group.dataset or ("all" if group.sampling == "all" else f"{group.sampling} requests")
+    kind = "all" if group.sampling == "all" else f"{group.sampling} requests"
+    part = kind if group.dataset is None else _of(group.dataset, group.sampling)
     known = [intercept for intercept in group.intercepts if intercept.value is not None]
     last = _number(known[-1].value, 2) if known else "-"
     others = [_number(group.quantities[name].value, 3) for name in ("entropy", "acceptance", "confidence_gap")]

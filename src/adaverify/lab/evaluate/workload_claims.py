@@ -9,16 +9,19 @@ import numpy as np
 
 from adaverify.lab.evaluate.bootstrap import Estimate
 from adaverify.lab.evaluate.coefficients import Coefficients
-from adaverify.lab.evaluate.groups import Group
+from adaverify.lab.evaluate.groups import OF_HALVES, Group
 from adaverify.lab.evaluate.judging import Claim, ratio_of
-from adaverify.lab.evaluate.measure import ALL_DRAFTERS
+from adaverify.lab.evaluate.parts import ALL_DRAFTERS
+from adaverify.lab.evaluate.permutation import MAX_LUCK
 
 STEADY_FACTOR = 1.25
+LUCK = "share of random pairings of the datasets that correlate as much"
 
 
 def claims_on_workloads(coefficients: Coefficients, drafter: str) -> Iterator[Claim]:
     """A steady slope, and intercepts that follow the workload, over the datasets of one drafter."""
     groups = [group for group in coefficients.by_dataset if group.drafter == drafter]
+    sampling = coefficients.sampling[drafter]
     spread, why = Estimate(), "" if len(groups) > 1 else "fewer than two datasets"
     if len(groups) > 1:
         spread = _largest_over_smallest(groups)
@@ -32,51 +35,86 @@ def claims_on_workloads(coefficients: Coefficients, drafter: str) -> Iterator[Cl
             **{f"slope on {group.dataset}": group.estimate("slope") for group in groups},
         },
         why,
+        sampling,
     )
-    why = "" if len(groups) > 2 else "fewer than three datasets"
-    falls = coefficients.correlation(drafter, "first_intercept", "entropy").estimate
-    yield Claim.judged(
+    why, over = "" if len(groups) > 2 else "fewer than three datasets", f"; over {len(groups)} datasets"
+    falls = coefficients.correlation(drafter, "first_intercept", "entropy")
+    name = "correlation of first intercept and entropy"
+    claim = Claim.judged(
         drafter,
-        "The first intercept falls with the workload's entropy (paper: correlation -.89)",
-        {"correlation of first intercept and entropy": ("below", 0.0)},
+        f"The first intercept falls with the workload's entropy (paper: correlation -.89){over}",
+        {name: ("below", 0.0)},
         {
-            "correlation of first intercept and entropy": falls,
+            name: falls.estimate,
+            LUCK: falls.luck_below,
             **{f"first intercept on {group.dataset}": group.estimate("first_intercept") for group in groups},
             **{f"entropy on {group.dataset}": group.estimate("entropy") for group in groups},
         },
         why,
+        sampling,
     )
-    gap = coefficients.correlation(drafter, "first_intercept", "confidence_gap").estimate
-    yield Claim.judged(
+    yield beyond_luck(claim, holding=falls.luck_below, failing=falls.luck_above)
+    rises = coefficients.correlation(drafter, *OF_HALVES)
+    if not why and rises.estimate.value is None:
+        why = "a dataset of too few requests to take intercept and gap from different ones"
+    name = "correlation of first intercept and acceptance - mean q_max of other requests"
+    claim = Claim.judged(
         drafter,
         "The intercept measures how far the draft is over- or underconfident on a workload: it rises with acceptance "
-        "- mean q_max",
-        {"correlation of first intercept and acceptance - mean q_max": ("above", 0.0)},
+        f"- mean q_max, of one half of the requests each{over}",
+        {name: ("above", 0.0)},
         {
-            "correlation of first intercept and acceptance - mean q_max": gap,
+            name: rises.estimate,
+            LUCK: rises.luck_above,
             **{f"acceptance - mean q_max on {group.dataset}": group.estimate("confidence_gap") for group in groups},
         },
         why,
+        sampling,
     )
+    yield beyond_luck(claim, holding=rises.luck_above, failing=rises.luck_below)
+
+
+def beyond_luck(claim: Claim, holding: float | None, failing: float | None) -> Claim:
+    """The claim, undecided where as strong a correlation is not rare among groups that are paired at random.
+
+    The interval is that of the requests: of few groups even unrelated ones may correlate, however many requests each
+    has.
+
+    Parameters
+    ----------
+    claim : Claim
+    holding, failing : float or None
+        P-values of a correlation on the claim's side, and on the other.
+    """
+    chance = {"holds": holding, "does not hold": failing}.get(claim.verdict)
+    if chance is None or chance < MAX_LUCK:
+        return claim
+    return claim.undecided(f"paired at random, so few datasets correlate as much in {chance:.0%} of all ways")
 
 
 def claims_on_pairs(coefficients: Coefficients) -> Iterator[Claim]:
     """What slope and intercept vary with: the pair of models or the workload."""
-    if len(coefficients.drafters) < 2:
+    if len(coefficients.distinct) < 2:
         return
     ratios = {name: _between_over_within(coefficients, name) for name in ("slope", "first_intercept")}
     informative = coefficients.correlation(ALL_DRAFTERS, "slope", "auc").estimate
     yield Claim.judged(
         ALL_DRAFTERS,
-        "The slope belongs to the pair: it varies more between drafters than between the workloads of one",
+        "The slope belongs to the pair: it varies more between drafters than between the workloads of one; over "
+        f"{len(coefficients.distinct)} drafters",
         {"standard deviation of slope between drafters / between workloads": ("above", 1.0)},
         {
             "standard deviation of slope between drafters / between workloads": ratios["slope"],
             "the same of the first intercept": ratios["first_intercept"],
             "correlation of slope and AUC of q_max over all groups": informative,
-            **{f"slope of {group.drafter}": group.estimate("slope") for group in coefficients.by_drafter},
+            **{
+                f"slope of {group.drafter}": group.estimate("slope")
+                for group in coefficients.by_drafter
+                if group.drafter in coefficients.distinct
+            },
         },
         "" if ratios["slope"].value is not None else "fewer than two drafters with two datasets each",
+        "sampled" if "sampled" in map(coefficients.sampling.get, coefficients.distinct) else "all",
     )
 
 
@@ -90,7 +128,7 @@ def _largest_over_smallest(groups: Sequence[Group]) -> Estimate:
 
 def _between_over_within(coefficients: Coefficients, name: str) -> Estimate:
     """Standard deviation over drafters of their mean, by the root mean square of theirs over their workloads."""
-    grouped = [[g for g in coefficients.by_dataset if g.drafter == drafter] for drafter in coefficients.drafters]
+    grouped = [[g for g in coefficients.by_dataset if g.drafter == drafter] for drafter in coefficients.distinct]
     grouped = [groups for groups in grouped if len(groups) > 1]
     if len(grouped) < 2:
         return Estimate()

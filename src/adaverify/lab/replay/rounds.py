@@ -36,7 +36,7 @@ class Blocks(Columns):
     num_drafts : int64 [M]
         Drafts recorded, 1 to K.
     logit_q_max, q_max, q_sampled, entropy, margin, head_logit, overlap : float32 [M, K]
-        As in a trace; nan beyond ``num_drafts``.
+        As in a trace; nan beyond ``num_drafts``. The overlap of a greedy draft is 1 or 0, as it was accepted or not.
     """
 
     request: Ints
@@ -215,7 +215,11 @@ def _collect(runs: tuple[RunInfo, ...], datasets: tuple[str, ...], drafts: Draft
         num_drafts=np.diff(starts, append=len(drafts))[order],
         **{name: table(getattr(drafts, name), np.nan) for name in FEATURES},
     )
-    accepted = table(drafts.accepted, False).cumprod(axis=1).sum(axis=1)
+    outcome = table(drafts.accepted, False)
+    # a greedy draft is accepted without chance; of those behind a rejection nothing can come any more
+    chanceless = (blocks.temperature == 0)[:, None] & np.isfinite(blocks.logit_q_max) & np.isnan(blocks.overlap)
+    blocks.overlap[chanceless] = outcome[chanceless]
+    accepted = outcome.cumprod(axis=1).sum(axis=1)
     admitted = table(drafts.admitted, False).cumprod(axis=1).sum(axis=1)
     rejected = table(drafts.label == REJECTED, False).any(axis=1)
     # Without a rejection nothing is known behind the accepted prefix.

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
+from adaverify.lab.evaluate.sample import pairs_of
 from adaverify.lab.trace import Trace
 
 
@@ -37,7 +38,11 @@ def file_name(name: str) -> str:
 def drafter_name(trace: Trace) -> str:
     """What drafted, how and for which target, of a trace of one drafter."""
     run = trace.runs[0]
-    return f"{plain(run.drafter)} ({plain(run.method)}) for {plain(run.target)}"
+    manner = [run.method]
+    manner += ["coupled"] if run.rejection_sample_method == "coupled" else []
+    manner += ["greedy drafts"] if run.draft_sample_method == "greedy" else []
+    manner += ["trimmed"] if run.trimmed else []
+    return f"{plain(run.drafter)} ({plain(', '.join(manner))}) for {plain(run.target)}"
 
 
 def dataset_name(trace: Trace, index: int) -> str:
@@ -46,9 +51,7 @@ def dataset_name(trace: Trace, index: int) -> str:
 
 
 def by_drafter(trace: Trace) -> Iterator[Trace]:
-    """The parts of a trace that one drafter recorded for one target, in the order of their first runs."""
-    runs: dict[tuple[str, str, str], list[int]] = {}
-    for index, run in enumerate(trace.runs):
-        runs.setdefault((run.drafter, run.method, run.target), []).append(index)
-    for indices in runs.values():
-        yield trace if len(runs) == 1 else trace.of_runs(indices)
+    """The parts of a trace that one drafter recorded for one target in one manner, in the order of their first runs."""
+    pairs = pairs_of(trace.runs)
+    for pair in pairs:
+        yield trace if len(pairs) == 1 else trace.of_runs(pair.runs)

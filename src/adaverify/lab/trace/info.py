@@ -96,6 +96,8 @@ class RunInfo(BaseModel):
                     "adaverify reads; record it again, or use the adaverify that wrote it"
                 )
             return cls.model_validate(values)
+        except TraceError:
+            raise
         except (ValidationError, ValueError) as error:
             raise TraceError(f"{where}: the description of its run is damaged ({error}); record it again") from error
 

@@ -21,23 +21,31 @@ from adaverify.lab.trace.trace import Drafts, Steps, Trace
 def read_trace(paths: Sequence[str | Path]) -> Trace:
     """Read the runs in ``paths``: folders that ``adaverify record`` or ``serve --record`` wrote, or single files.
 
+    A file that several paths lead to is read once, and the files of a run follow each other, however paths are given.
+
     Raises
     ------
     TraceError
-        A path does not exist, a file is truncated, empty, not a trace, or of another schema version, or there is no
-        draft in all of them. The message names the file and the remedy.
+        A path does not exist, a file is truncated, empty, not a trace, or of another schema version, two files are
+        copies of each other, or there is no draft in all of them. The message names the file and the remedy.
     """
     runs: dict[str, RunInfo] = {}
     datasets: dict[str, int] = {}
-    drafts, steps = [], []
+    drafts_of: dict[tuple[int, str], Drafts] = {}
+    steps_of: dict[tuple[int, str], Steps] = {}
     for file in _files(paths):
         table, info = _read_file(file)
         run = list(runs).index(info.run) if info.run in runs else len(runs)
         runs.setdefault(info.run, info)
+        place = (run, file.name)
+        if place in drafts_of or place in steps_of:
+            raise TraceError(f"{file}: another file of this name and run was given, too; leave one of the copies out")
         if _kind(file) == "drafts":
-            drafts.append(_drafts(table, run, datasets))
+            drafts_of[place] = _drafts(table, run, datasets)
         else:
-            steps.append(_steps(table, run))
+            steps_of[place] = _steps(table, run)
+    drafts = [drafts_of[place] for place in sorted(drafts_of)]
+    steps = [steps_of[place] for place in sorted(steps_of)]
     if not drafts or not any(len(part) for part in drafts):
         raise TraceError(f"{', '.join(map(str, paths))}: no draft was recorded; record a run with a drafter first")
     K = max(info.num_speculative_tokens for info in runs.values())
@@ -50,7 +58,7 @@ def _kind(file: Path) -> str:
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
-    """All trace files, those of a folder in the order they were written."""
+    """All trace files, each once, those of a folder in the order they were written."""
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -62,7 +70,7 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
             files.append(path)
         else:
             raise TraceError(f"{path}: no such file or folder; give folders written by `adaverify record`")
-    return files
+    return list({file.resolve(): file for file in files}.values())
 
 
 def _read_file(file: Path) -> tuple[pa.Table, RunInfo]:

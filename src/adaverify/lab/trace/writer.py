@@ -66,13 +66,16 @@ class TraceWriter:
         self._thread.start()
 
     def add(self, kind: str, columns: dict[str, Any]) -> None:
-        """Append rows to ``drafts`` or ``steps``; values are arrays or lists of equal length."""
+        """Append rows to ``drafts`` or ``steps``; values are arrays or lists of equal length.
+
+        A step goes before its drafts, with which alone row groups are closed: so files of one number cover the same
+        steps.
+        """
         self._raise_failure()
         schema = SCHEMAS[kind]
         arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
         self._open[kind].append(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        full = sum(len(batch) for batch in self._open[kind]) >= self.rows_per_file[kind]
-        if full or time.monotonic() - self._opened > self.seconds_per_file:
+        if kind == "drafts" and (self._is_full() or time.monotonic() - self._opened > self.seconds_per_file):
             self.flush()
 
     def flush(self) -> None:
@@ -92,6 +95,10 @@ class TraceWriter:
             self._queue.put(None)
             self._thread.join()
         self._raise_failure()
+
+    def _is_full(self) -> bool:
+        rows = {kind: sum(len(batch) for batch in batches) for kind, batches in self._open.items()}
+        return any(rows[kind] >= self.rows_per_file[kind] for kind in SCHEMAS)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -27,6 +27,7 @@ __all__ = [
     "Setting",
     "Stretch",
     "default_policies",
+    "left_out",
     "make_policy",
 ]
 
@@ -38,7 +39,7 @@ ESTIMATORS: dict[str, Callable[[int, int], AcceptanceEstimator]] = {
 
 _RECORDED_BY = {
     "head_logit": "the drafter has no confidence head, or it was not recorded",
-    "overlap": "record the runs again with the overlap of target and drafter; a fit is no substitute for it",
+    "overlap": "record every run with --overlap, and no penalties, bias or forbidden tokens; a fit is no substitute",
     "q_sampled": "record the runs again",
 }
 
@@ -80,6 +81,14 @@ def default_policies(rounds: Rounds) -> list[str]:
         *(["oracle"] if rounds.share_recorded("overlap") == 1 else []),
         "clairvoyant",
     ]
+
+
+def left_out(rounds: Rounds) -> str:
+    """Why the oracle is not among the defaults of a trace in which some overlaps were recorded; empty if it is."""
+    share = rounds.share_recorded("overlap")
+    if share in (0, 1):
+        return ""
+    return f"oracle left out: the overlap is known for {share:.0%} of the drafts; {_RECORDED_BY['overlap']}"
 
 
 def _names(rounds: Rounds) -> list[str]:

@@ -155,8 +155,9 @@ class Ranked(Policy):
     """Verifies as many drafts of the batch as pay, those of the largest survival.
 
     As in the engine, the budget is chosen from the confidences of each request's previous block, a request that has
-    none counts as what is expected of it, and only a drafter that knows all its distributions before any draw lets the
-    budget look at the present block. Everything is drafted, and paid for, before it is trimmed.
+    none counts as what is expected of it, and only coupled verification, or a drafter that knows all its distributions
+    before any draw, lets the budget look at the present block. Everything is drafted, and paid for, before it is
+    trimmed.
 
     Parameters
     ----------
@@ -182,7 +183,8 @@ class Ranked(Policy):
         self.confidences = confidences
         self.steps_ahead = confidences.steps_ahead or max(1, _DRAFTS_AT_A_TIME // (setting.num_seats * K))
         self._costs = setting.prices.tables
-        self._looks_at_present = setting.rounds.info.knows_q_before_draw
+        info = setting.rounds.info
+        self._looks_at_present = info.knows_q_before_draw or info.rejection_sample_method == "coupled"
         self._probes = probes
         self._latest = torch.ones(setting.num_seats, K)
 

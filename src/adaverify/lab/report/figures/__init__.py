@@ -77,8 +77,8 @@ FAMILIES = (
     Family(
         "costs",
         "Cost curves",
-        "Lines are the costs that the budget was chosen by, points the medians of what steps took, with bars from the "
-        "10th to the 90th percentile. Points above the line say that the table prices a step too cheap.",
+        "Lines are the costs measured at start, points the medians of what steps took, with bars from the 10th to the "
+        "90th percentile. Points above the line say that the table prices a step too cheap.",
         cost_curves,
     ),
     Family(
