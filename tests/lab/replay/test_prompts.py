@@ -59,18 +59,15 @@ def test_the_charge_is_that_of_all_packed_tokens() -> None:
 def test_steps_that_read_a_prompt_verify_less_where_it_takes_the_free_room(policy: str) -> None:
     rounds = synthetic_rounds(num_steps=100)
     queue = Prompts.draw(np.array([100]), decoded=60.0, num_tokens=8000, most=1000, seed=0)
-    # 40 tokens are free to verify without a prompt
-    traffic = prompted(rounds, 8, 1600, queue)
-    steps = replay(rounds, policy, KNEE, traffic=traffic).steps
-    reads = steps.prompt_tokens > 0
+    # without a prompt all 40 tokens are free to verify
+    traffic = prompted(rounds, 8, 800, queue)
+    av, fixed = (replay(rounds, one, KNEE, traffic=traffic) for one in (policy, "fixed:4"))
+    reads = av.steps.prompt_tokens > 0
     assert 0.1 < reads.mean() < 0.6
-    assert (steps.admitted[~reads] == 32).all()
-    # a probe in a hundred milliseconds verifies everything there, too
-    assert np.median(steps.admitted[reads]) < 16
-    np.testing.assert_allclose(steps.prompt_ms[reads & (steps.admitted == 0)], 8 + 100 - 64)
-    fixed = replay(rounds, "fixed:4", KNEE, traffic=traffic)
-    assert steps.prompt_ms[reads].mean() < fixed.steps.prompt_ms[reads[: len(fixed.steps)]].mean() + 100
-    assert replay(rounds, policy, KNEE, traffic=traffic).tokens_per_second > fixed.tokens_per_second
+    assert (av.steps.admitted[~reads] == 32).all()
+    # all is verified by a few probes only
+    assert av.steps.admitted[reads].mean() < 26
+    assert av.tokens_per_second > fixed.tokens_per_second
 
 
 @pytest.mark.parametrize("policy", ["fixed:4", "estimator:robust", "survival", "av"])
@@ -87,19 +84,15 @@ def test_prompts_that_never_come_change_nothing(policy: str) -> None:
 
 
 def test_a_prompt_that_ends_counts_as_a_token_to_gain() -> None:
-    """By hand: one request, verification of its draft takes 1 ms beside 10, its chance is .1.
-
-    1 / 10 > 1.1 / 11.5, but with ten tokens that come anyway all the more; with none but the draft, less.
-    """
-    rounds = rounds_of(Block("-", q_max=(0.15,)), Block("-", step=1, q_max=(0.15,)), Block("-", step=2, q_max=(0.15,)))
-    costs = CostTable(CostCurve((1, 2, 12, 13), (10.0, 11.0, 11.1, 12.4)))
-    traffic = Traffic.build(rounds, 1)
-    assert replay(rounds, "survival", costs, traffic=traffic).steps.admitted.tolist() == [1, 1, 1]
-    queue = prompts([1.0], [10])
-    assert replay(rounds, "survival", costs, traffic=replace(traffic, prompts=queue)).steps.admitted.tolist() == [1, 0, 1]
+    # a draft of chance .15 takes 1 ms beside 10: 1.15 / 11 > 1 / 10; beside a prompt 2 ms: 2.15 / 22 < 2 / 20, though
+    # 1.15 / 22 > 1 / 20
+    rounds = rounds_of(*(Block("-", step=step, q_max=(0.15,)) for step in range(3)))
+    costs = CostTable(CostCurve((1, 2, 11, 12), (10.0, 11.0, 20.0, 22.0)))
+    traffic = replace(Traffic.build(rounds, 1), prompts=prompts([1.0], [10]))
+    assert replay(rounds, "survival", costs, traffic=traffic).steps.admitted.tolist() == [1, 0, 1]
 
 
 def test_the_clairvoyant_is_no_bound_beside_prompts() -> None:
     rounds = synthetic_rounds(num_steps=20)
-    with pytest.raises(ConfigError, match="clairvoyant.*traffic without them"):
+    with pytest.raises(ConfigError, match=r"clairvoyant.*traffic without them"):
         replay(rounds, "clairvoyant", KNEE, traffic=prompted(rounds, 4, 40, prompts([10.0], [50])))
