@@ -55,6 +55,15 @@ def test_the_charge_is_that_of_all_packed_tokens() -> None:
         np.testing.assert_allclose(steps.prompt_ms, tokens)
 
 
+def test_an_arm_reads_a_prompt_for_each_answer_however_fast_it_decodes() -> None:
+    rounds = synthetic_rounds(num_steps=100)
+    queue = Prompts.draw(np.array([20]), decoded=10.0, num_tokens=20_000, most=1000, seed=0)
+    slow, fast = (replay(rounds, f"fixed:{k}", KNEE, traffic=prompted(rounds, 8, 4000, queue)).total for k in (0, 4))
+    assert fast.tokens > 1.5 * slow.tokens
+    for total in (slow, fast):
+        assert total.prompt_tokens / total.tokens == pytest.approx(2.0, rel=0.15)
+
+
 @pytest.mark.parametrize("policy", ["av", "estimator:robust"])
 def test_steps_that_read_a_prompt_verify_less_where_it_takes_the_free_room(policy: str) -> None:
     rounds = synthetic_rounds(num_steps=100)
