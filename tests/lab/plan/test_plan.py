@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from adaverify.lab.plan import AV, Lengths, Prediction, SourcedCosts, advice, make_plan
@@ -35,6 +36,48 @@ def test_a_request_takes_its_rounds_and_its_prompt() -> None:
     # of many, a prompt adds to a step that is there anyway
     many = replay(rounds, "fixed:0", synthetic.COSTS, traffic=Traffic.build(rounds, 8, 0, 80))
     assert Prediction.of("k0", many, synthetic.COSTS, Lengths(8, 11)).prefill_ms == pytest.approx(11 - (10 + 7 / 15))
+
+
+def test_a_decoding_batch_pays_for_the_prompts_it_reads() -> None:
+    # no drafts, a millisecond a token: a request of 21 tokens takes 20 rounds of 10 / 4 ms, and 30 ms for its prompt
+    rounds = synthetic_rounds(num_steps=40)
+    costs = CostTable(CostCurve((1, 4, 5), (10.0, 10.0, 11.0)))
+    lengths = Lengths(30, 21)
+    traffic = Traffic.build(rounds, 4, 0, 800)
+    traffic = replace(traffic, prompts=lengths.prompts(rounds, traffic))
+    result = replay(rounds, "fixed:0", costs, traffic=traffic)
+    found = Prediction.of("k0", result, costs, lengths)
+    assert found.decode_tokens_per_second == pytest.approx(400.0)
+    assert found.prefill_ms == pytest.approx(30.0)
+    assert found.tokens_per_second == pytest.approx(21 / 0.080)
+    assert found.to_dict()["step_ms"] == pytest.approx(10 + found.decoding.prompt_tokens / found.decoding.num_steps)
+
+
+def test_prompts_are_as_recorded_scaled_and_one_for_each_answer() -> None:
+    blocks = [Block("+", request=r, step=r) for r in range(2)]
+    rounds = rounds_of(*blocks)
+    rounds = replace(rounds, blocks=replace(rounds.blocks, context=np.array([11, 31])))
+    traffic = Traffic.build(rounds, 8, 0, 8000)
+    prompts = Lengths(40, 51).prompts(rounds, traffic)
+    assert prompts is not None
+    assert set(prompts.lengths) == {20, 60}
+    assert (prompts.due <= 8000).sum() == pytest.approx(160, rel=0.2)
+    assert prompts.most == 1024 - 8
+    # where more than that can come in a step, all of it is read
+    crowded = Lengths(400, 11).prompts(rounds, traffic)
+    assert crowded is not None
+    assert crowded.most == max(1016, 8 * 2 / 10 * 400)
+    alone = Traffic.build(rounds, 1, 0, 80)
+    for lengths, load in ((Lengths(40, 51), alone), (Lengths(0, 51), traffic), (Lengths(40, 1), traffic)):
+        assert lengths.prompts(rounds, load) is None
+
+
+def test_adaptive_verification_does_not_fall_behind_for_the_prompts_that_others_send() -> None:
+    # free up to 40 tokens, all drafts of 8 requests; beside a prompt each token costs
+    knee = replace(COSTS, costs=CostTable(CostCurve((1, 40, 41), (10.0, 10.0, 10.4)), CostCurve((1,), (0.01,))))
+    plan = make_plan(synthetic_rounds(num_steps=60), knee, [8], Lengths(60, 41), num_rounds=800)
+    assert plan.relative(AV, 8) > 1.0
+    assert all(one.decoding.prompt_tokens for one in plan.predictions)
 
 
 def test_every_arm_at_every_load_after_the_same_warm_up() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import geometric_mean
 from typing import Any
@@ -117,6 +117,7 @@ def make_plan(
     for load in dict.fromkeys(loads):
         count = num_rounds or max(min(len(rounds), MOST_ROUNDS), LEAST_STEPS * load)
         traffic = Traffic.build(rounds, load, seed, count)
+        traffic = replace(traffic, prompts=lengths.prompts(rounds, traffic, seed))
         for arm, policy in policies.items():
             progress(load, arm)
             result = replay(rounds, policy, table, traffic=traffic)

@@ -1,4 +1,4 @@
-"""Tokens per second of one arm at one load: a replay's decoding, and the prompts on top."""
+"""Tokens per second of one arm at one load: a replay's decoding, and the prompts read beside it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Prediction:
     decoding : Window
         The replay after its warm-up.
     prefill_ms : float
-        What the prompt of one request adds to the steps it is packed into.
+        What the prompt of one request adds to the steps it is packed into, as they decided to verify.
     lengths : Lengths
     """
 
@@ -47,15 +47,18 @@ class Prediction:
         steps = result.steps
         start = int(WARM_UP * len(steps))
         decoding = Window.of(steps.part(start, len(steps)), start)
-        packed = (decoding.rounds + decoding.admitted) / decoding.num_steps
-        # one user's prompt has a step to itself; those of many share the steps in which others decode
-        beside = 0 if result.concurrency == 1 else round(packed)
-        return cls(arm, result.concurrency, decoding, _prefill_ms(costs, round(lengths.input_len), beside), lengths)
+        prefill_ms = _prefill_ms(decoding, result.concurrency, costs, lengths)
+        return cls(arm, result.concurrency, decoding, prefill_ms, lengths)
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Tokens decoded per second of all that prompts did not add."""
+        return 1e3 * self.decoding.tokens / (self.decoding.cost_ms - self.decoding.prompt_ms)
 
     @property
     def tokens_per_second(self) -> float:
         """Output tokens per second of all users: a request's first token comes with its prompt, the others decode."""
-        decoding_ms = (self.lengths.output_len - 1) / self.decoding.tokens_per_second * 1e3
+        decoding_ms = (self.lengths.output_len - 1) / self.decode_tokens_per_second * 1e3
         return 1e3 * self.lengths.output_len / (decoding_ms + self.prefill_ms)
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,15 +67,21 @@ class Prediction:
             "arm": self.arm,
             "max_concurrency": self.concurrency,
             "tokens_per_second": self.tokens_per_second,
-            "decode_tokens_per_second": self.decoding.tokens_per_second,
+            "decode_tokens_per_second": self.decode_tokens_per_second,
             "prefill_ms": self.prefill_ms,
             "step_ms": self.decoding.cost_ms / self.decoding.num_steps,
             **{f"{count}_per_round": self.decoding.per_round(count) for count in ("drafted", "admitted", "accepted")},
         }
 
 
-def _prefill_ms(costs: CostTable, num_tokens: int, beside: int) -> float:
+def _prefill_ms(decoding: Window, concurrency: int, costs: CostTable, lengths: Lengths) -> float:
+    if decoding.prompt_tokens:
+        return decoding.prompt_ms / decoding.prompt_tokens * lengths.input_len
+    num_tokens = round(lengths.input_len)
     if num_tokens == 0:
         return 0.0
+    # one user's prompt has a step to itself; of many, none was read in a replay so short: beside what a step packs
+    packed = (decoding.rounds + decoding.admitted) / decoding.num_steps
+    beside = 0 if concurrency == 1 else round(packed)
     verify = costs.verify.table(beside + num_tokens)
     return float(verify[-1] - verify[beside]) if beside else float(verify[-1])

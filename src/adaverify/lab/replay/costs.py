@@ -32,11 +32,12 @@ class Prices:
     drafts_in_parallel: bool
 
     @classmethod
-    def of(cls, costs: CostTable, rounds: Rounds, num_seats: int) -> Prices:
-        """Prices of every batch that ``num_seats`` seats can make."""
+    def of(cls, costs: CostTable, rounds: Rounds, num_seats: int, prompt_tokens: int = 0) -> Prices:
+        """Prices of every batch that ``num_seats`` seats and so many tokens of prompts can make."""
         K, in_parallel = rounds.num_speculative_tokens, rounds.info.drafts_in_parallel
         by_depth = replace(costs, draft_first=None) if in_parallel else costs.with_equal_passes(K)
-        return cls(by_depth.materialize(num_seats, num_seats * (1 + K), num_speculative_tokens=K), in_parallel)
+        most = num_seats * (1 + K) + prompt_tokens
+        return cls(by_depth.materialize(num_seats, most, num_speculative_tokens=K), in_parallel)
 
     @cached_property
     def draft_passes(self) -> Floats:

@@ -22,6 +22,10 @@ class StepLog:
         Requests, drafts made and usable, allowed, verified, accepted.
     draft_ms, verify_ms : float64 [T]
         What drafting and the target's pass are charged.
+    prompt_tokens : int64 [T]
+        Tokens of prompts in that pass.
+    prompt_ms : float64 [T]
+        What they add to ``verify_ms``.
     labels, predicted, observed, log_loss : float64 [T]
         Number of drafts that were predicted and then labelled, and the sums of their predicted chances, of their
         acceptances, and of their log-losses.
@@ -34,6 +38,8 @@ class StepLog:
     accepted: Ints
     draft_ms: Floats
     verify_ms: Floats
+    prompt_tokens: Ints
+    prompt_ms: Floats
     labels: Floats
     predicted: Floats
     observed: Floats
@@ -73,6 +79,9 @@ class Window:
     cost_ms : float
     predicted, observed, log_loss : float, optional
         Means over the labelled drafts; None without one.
+    prompt_tokens : int
+    prompt_ms : float
+        The part of ``cost_ms`` that prompts added.
     """
 
     first_step: int
@@ -88,6 +97,8 @@ class Window:
     predicted: float | None
     observed: float | None
     log_loss: float | None
+    prompt_tokens: int = 0
+    prompt_ms: float = 0.0
 
     @classmethod
     def of(cls, steps: StepLog, first_step: int) -> Window:
@@ -111,6 +122,8 @@ class Window:
             predicted=mean(steps.predicted),
             observed=mean(steps.observed),
             log_loss=mean(steps.log_loss),
+            prompt_tokens=int(steps.prompt_tokens.sum()),
+            prompt_ms=float(steps.prompt_ms.sum()),
         )
 
     @property

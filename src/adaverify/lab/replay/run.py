@@ -10,6 +10,7 @@ import numpy as np
 
 from adaverify.lab.replay.costs import Prices
 from adaverify.lab.replay.policies import Decision, Policy, Setting, Stretch, make_policy
+from adaverify.lab.replay.prompts import PromptReader
 from adaverify.lab.replay.result import Refit, ReplayResult, StepLog
 from adaverify.lab.replay.rounds import Rounds
 from adaverify.lab.replay.traffic import Traffic
@@ -41,33 +42,44 @@ def replay(
     seed : int, optional
         Shuffles the requests.
     traffic : Traffic, optional
-        In place of ``concurrency`` and ``seed``: for a load that varies, or rounds that are used several times.
+        In place of ``concurrency`` and ``seed``: for a load that varies, rounds that are used several times, or
+        prompts.
     decide_by : CostTable, optional
         What the policy believes the costs to be; ``costs`` by default.
 
     Raises
     ------
     ConfigError
-        No such policy, or a load that cannot be played.
+        No such policy, or a load that cannot be played, by the policy or at all.
     TraceError
         The trace lacks what the policy reads.
     """
     if traffic is None:
         traffic = Traffic.build(rounds, concurrency or rounds.recorded_concurrency, seed)
-    prices = Prices.of(costs, rounds, traffic.num_seats)
+    most = 0 if traffic.prompts is None else traffic.prompts.most
+    prices = Prices.of(costs, rounds, traffic.num_seats, most)
     if isinstance(policy, str):
-        believed = prices if decide_by is None else Prices.of(decide_by, rounds, traffic.num_seats)
+        believed = prices if decide_by is None else Prices.of(decide_by, rounds, traffic.num_seats, most)
         policy = make_policy(policy, Setting(rounds, believed, traffic.num_seats))
     table = _Table(rounds, prices)
     logs: list[StepLog] = []
     refits: list[Refit] = []
-    for first, stretch in _stretches(rounds, traffic, policy.steps_ahead):
+    reader = None if traffic.prompts is None else PromptReader(traffic.prompts)
+    heeded = reader if policy.heeds_prompts else None
+    for first, stretch in _stretches(rounds, traffic, policy.steps_ahead if heeded is None else 1):
+        if heeded is not None:
+            stretch = replace(stretch, reading=heeded.read())
         before = policy.coefficients
         if before is not None and (not refits or before.num_refits > refits[-1].num_refits):
             refits.append(Refit(first, *before))
         decision = table.carry_out(stretch, policy.decide(stretch))
         accepted = np.minimum(table.num_accepted(stretch), decision.admitted)
         policy.observe(stretch, decision, accepted)
+        tokens = stretch.num_requests + accepted.sum(axis=1)
+        if heeded is not None:
+            heeded.decoded(int(tokens[0]))
+        elif reader is not None:
+            stretch = replace(stretch, reading=reader.read_beside(tokens))
         logs.append(table.account(stretch, decision, accepted))
     return ReplayResult(
         policy=policy.name,
@@ -109,6 +121,7 @@ class _Table:
         num_admitted = decision.admitted.sum(axis=1)
         calibration: dict[str, Any] = _calibration(stretch, decision, accepted)
         budget = num_admitted if decision.budget is None else decision.budget
+        verify_ms = self.prices.verify_ms(stretch.num_non_draft + num_admitted)
         return StepLog(
             num_requests=stretch.num_requests,
             drafted=np.minimum(decision.depth, stretch.num_drafts).sum(axis=1),
@@ -116,7 +129,9 @@ class _Table:
             admitted=num_admitted,
             accepted=accepted.sum(axis=1),
             draft_ms=self.prices.draft_ms(decision.depth),
-            verify_ms=self.prices.verify_ms(stretch.num_requests + num_admitted),
+            verify_ms=verify_ms,
+            prompt_tokens=stretch.prompts.tokens,
+            prompt_ms=verify_ms - self.prices.verify_ms(stretch.num_requests + num_admitted),
             **calibration,
         )
 

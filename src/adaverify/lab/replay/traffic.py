@@ -4,7 +4,7 @@ A seat plays the rounds of one request after another, one round a step; when the
 queue starts there. Every policy is given the same rounds: one that verifies fewer drafts emits fewer tokens a round
 and would need more rounds for the same text, and those further rounds are taken to be like the recorded ones
 (rounds are exchangeable). Rates, not durations of requests, are therefore what a replay says something about.
-Prefill is left out: each request enters with its prompt computed.
+Each request enters with its prompt computed; where prompts are played, too, they come as ``prompts.py`` says.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from adaverify.errors import ConfigError
+from adaverify.lab.replay.prompts import Prompts
 from adaverify.lab.replay.rounds import Rounds
 from adaverify.lab.trace.trace import Bools, Ints
 
@@ -32,10 +33,13 @@ class Traffic:
         Index of the round that each of N seats plays in each of T steps; -1 where it is empty.
     started : bool [T, N]
         Where a request plays its first round in that seat.
+    prompts : Prompts, optional
+        Read beside the rounds; none by default.
     """
 
     rounds: Ints
     started: Bools
+    prompts: Prompts | None = None
 
     @classmethod
     def build(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adaverify.lab.replay.costs import Prices
+from adaverify.lab.replay.prompts import Reading
 from adaverify.lab.replay.rounds import Blocks, Rounds
 from adaverify.lab.trace.trace import Bools, Floats, Ints
 
@@ -26,11 +27,14 @@ class Stretch:
         The round that each of N seats plays in each of T steps; -1 where it is empty.
     started : bool [T, N]
         Where a seat plays the first round of a request.
+    reading : Reading, optional
+        Of prompts, where the policy heeds them.
     """
 
     blocks: Blocks
     rounds: Ints
     started: Bools
+    reading: Reading | None = None
 
     @cached_property
     def active(self) -> Bools:
@@ -41,6 +45,21 @@ class Stretch:
     def num_requests(self) -> Ints:
         """Requests of each step, [T]."""
         return self.active.sum(axis=1)
+
+    @property
+    def prompts(self) -> Reading:
+        """What each step reads of prompts."""
+        return Reading.none(len(self.rounds)) if self.reading is None else self.reading
+
+    @property
+    def num_sampling(self) -> Ints:
+        """Tokens that each step gives whatever is verified, [T]: one a request, and one a prompt that ends."""
+        return np.asarray(self.num_requests + self.prompts.ended)
+
+    @property
+    def num_non_draft(self) -> Ints:
+        """Packed tokens of each step without drafts, [T]."""
+        return np.asarray(self.num_requests + self.prompts.tokens)
 
     @cached_property
     def num_drafts(self) -> Ints:
@@ -134,12 +153,15 @@ class Policy(ABC):
     steps_ahead : int, optional
         Steps that it decides before it must have seen their outcome; all by default. A policy that learns from
         every step has 1.
+    heeds_prompts : bool
+        Whether it decides by the prompts that a step reads, and so a step at a time where there are any.
     """
 
     name: str
     lossless: bool = True
     attainable: bool = True
     steps_ahead: int | None = None
+    heeds_prompts: bool = False
 
     @abstractmethod
     def decide(self, stretch: Stretch) -> Decision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adaverify.errors import ConfigError
 from adaverify.lab.replay.policies.base import Decision, Policy, Setting, Stretch
 from adaverify.lab.replay.policies.cheapest import ChainDrafting, Drafting, ParallelDrafting
 from adaverify.lab.trace.trace import Floats, Ints
@@ -14,12 +15,14 @@ class Clairvoyant(Policy):
 
     It maximises tokens / cost of all steps together, which is not the maximum of each: at the best rate L, every step
     maximises tokens - L cost, and L is found by repetition (Dinkelbach, "On nonlinear fractional programming", 1967).
-    No policy can do better on the same rounds at the same prices.
+    No policy can do better on the same rounds at the same prices. It cannot be played with prompts: those come by what
+    is decoded, and what would be decoded best would depend on them.
     """
 
     name = "clairvoyant"
     lossless = False
     attainable = False
+    heeds_prompts = True
 
     def __init__(self, setting: Setting) -> None:
         self._num_accepted = setting.rounds.num_accepted
@@ -27,6 +30,8 @@ class Clairvoyant(Policy):
 
     def decide(self, stretch: Stretch) -> Decision:
         """Decide all steps at once."""
+        if stretch.reading is not None:
+            raise ConfigError("the clairvoyant is no bound where prompts are read; play it on traffic without them")
         accepted = np.where(stretch.active, self._num_accepted[stretch.rounds], 0)
         drafting = self._drafting(accepted)
         tokens = stretch.num_requests[:, None] + np.arange(drafting.cost.shape[1])

@@ -169,6 +169,8 @@ class Ranked(Policy):
         Steps that verify everything, so that labels never run dry.
     """
 
+    heeds_prompts = True
+
     def __init__(
         self,
         name: str,
@@ -207,8 +209,8 @@ class Ranked(Policy):
         with warnings.catch_warnings():
             # Of the operations that torch cannot batch, and loops over instead, there are only a few, and small ones.
             warnings.filterwarnings("ignore", message=".*not yet implemented the batching rule")
-            budget = self._budgets(known, scheduled, torch.from_numpy(stretch.num_requests))
-            budget = self._explore(budget, scheduled.sum(dim=1), stretch.num_requests)
+            budget = self._budgets(known, scheduled, stretch)
+            budget = self._explore(budget, scheduled.sum(dim=1), stretch)
             admitted = _admit(confidences, scheduled, budget)
         return Decision(
             depth=stretch.everywhere(stretch.num_drafts.max(axis=1)),
@@ -221,21 +223,22 @@ class Ranked(Policy):
         """Pass the outcome on to the confidences."""
         self.confidences.observe(stretch, decision, accepted)
 
-    def _explore(self, budget: Tensor, everything: Tensor, num_requests: Ints) -> Tensor:
+    def _explore(self, budget: Tensor, everything: Tensor, stretch: Stretch) -> Tensor:
         """Budgets [T], those of probes replaced by all drafts."""
         if self._probes is None:
             return budget
-        most = torch.from_numpy(num_requests)
-        verify = torch.stack([self._costs.verify[most + drafts] for drafts in (most * 0, budget, everything)])
-        drafting = self._costs.draft[-1, most]
+        others = torch.from_numpy(stretch.num_non_draft)
+        verify = torch.stack([self._costs.verify[others + drafts] for drafts in (others * 0, budget, everything)])
+        drafting = self._costs.draft[-1, torch.from_numpy(stretch.num_requests)]
         prices, costs = (verify[2] - verify[0]).tolist(), (verify[1] + drafting).tolist()
         due = [self._probes.is_due(price, cost) for price, cost in zip(prices, costs, strict=True)]
         return torch.where(torch.tensor(due), everything, budget)
 
-    def _budgets(self, known: Tensor, scheduled: Tensor, num_requests: Tensor) -> Tensor:
+    def _budgets(self, known: Tensor, scheduled: Tensor, stretch: Stretch) -> Tensor:
         """Budget of every step, int64 [T], from confidences [T, N, K] that it may look at."""
         scores = survival(known.flatten(0, 1), scheduled.flatten()).view_as(known)
-        return _budgets(scores, num_requests, num_requests, num_requests, self._costs, scheduled.sum(dim=1))
+        counts = map(torch.from_numpy, (stretch.num_sampling, stretch.num_requests, stretch.num_non_draft))
+        return _budgets(scores, *counts, self._costs, scheduled.sum(dim=1))
 
 
 def _admit(confidences: Tensor, scheduled: Tensor, budget: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from adaverify.config import SpeculativeConfig
 from adaverify.drafters.base import DraftBlock, Drafter
 from adaverify.engine.depth import DraftChoice
 from adaverify.engine.request import Request
-from adaverify.engine.scheduler import StepPlan
+from adaverify.engine.scheduler import PrefillChunk, StepPlan
 from adaverify.engine.speculation import Round, Speculation
 from adaverify.lab.replay.policies.base import Coefficients, Decision, Policy, Setting, Stretch
 from adaverify.lab.trace.trace import Ints
@@ -32,6 +32,7 @@ class Served(Policy):
 
     name = "av"
     steps_ahead = 1
+    heeds_prompts = True
 
     def __init__(self, setting: Setting) -> None:
         self._drafter = _recorded_drafter(setting)
@@ -104,6 +105,13 @@ def _recorded_drafter(setting: Setting) -> SimpleNamespace:
     )
 
 
+def _chunks(stretch: Stretch) -> list[SimpleNamespace]:
+    """The prompts of a step as the engine counts them: their tokens together, and a token drawn at each end."""
+    tokens, ended = (int(values[0]) for values in stretch.prompts)
+    ends = [SimpleNamespace(num_tokens=0, samples=True) for _ in range(ended)]
+    return [SimpleNamespace(num_tokens=tokens, samples=False), *ends] if tokens else []
+
+
 @dataclass(frozen=True)
 class _Step:
     """One step in the engine's terms: R requests, each in its seat.
@@ -131,7 +139,8 @@ class _Step:
             for seat in seats
         ]
         num_drafts = stretch.num_drafts[0, seats].tolist()
-        plan = StepPlan(cast("list[Request]", requests), num_drafts, [], sum(num_drafts))
+        chunks = cast("list[PrefillChunk]", _chunks(stretch))
+        plan = StepPlan(cast("list[Request]", requests), num_drafts, chunks, sum(num_drafts))
         features, head = (torch.from_numpy(stretch.feature(name)[0, seats]) for name in ("logit_q_max", "head_logit"))
         return cls(stretch, seats, plan, features, head)
 
