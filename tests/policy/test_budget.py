@@ -47,7 +47,8 @@ def test_matches_the_definition(seed: int) -> None:
     most = int(random.integers(0, 17))
     best_first = np.sort(stale[stale >= 0])[::-1][:most]
     tokens = sampling + np.concatenate([[0], np.cumsum(best_first)])
-    expected = np.argmax(tokens / (costs.draft[-1, R].item() + steps[non_draft : non_draft + len(tokens)]))
+    verify = steps[R] + steps[non_draft : non_draft + len(tokens)] - steps[non_draft]
+    expected = np.argmax(tokens / (costs.draft[-1, R].item() + verify))
     assert choose(stale.tolist(), costs, sampling, non_draft, most) == expected
 
 

@@ -66,18 +66,19 @@ def test_matches_the_definition(seed: int, in_parallel: bool) -> None:
     verify = np.sort(random.uniform(5, 30, 60))
     draft = np.sort(random.uniform(0, 8, K))
     most = int(random.integers(1, 17))
+    reading = verify[non_draft - 1] - verify[R - 1]
     best = (0.0, 0, 0)
     for depth in (0, K) if in_parallel else range(K + 1):
         usable = survival[:, :depth]
         ranked = np.sort(usable[usable >= 0])[::-1][:most]
         for budget in range(len(ranked) + 1):
-            cost = (draft[depth - 1] if depth else 0.0) + verify[non_draft + budget - 1]
+            cost = (draft[depth - 1] if depth else 0.0) + verify[non_draft + budget - 1] - reading
             best = max(best, ((sampling + ranked[:budget].sum()) / cost, -depth, -budget))
     choice = choose(survival.tolist(), verify.tolist(), draft.tolist(), sampling, non_draft, most, in_parallel)
     assert plain(choice) == (-best[1], -best[2])
     assert float(choice.rate) == pytest.approx(best[0])
     assert float(choice.cost) == pytest.approx(
-        (draft[-best[1] - 1] if best[1] else 0) + verify[non_draft - best[2] - 1]
+        (draft[-best[1] - 1] if best[1] else 0) + verify[non_draft - best[2] - 1] - reading
     )
 
 
@@ -92,6 +93,19 @@ def test_the_budget_at_the_chosen_depth_is_that_of_choose_budget() -> None:
     shallow = survival.clone()
     shallow[:, int(choice.depth) :] = -1.0
     assert int(choice.budget) == int(choose_budget(shallow, *counts, costs, scalar(24), choice.depth)) > 0
+
+
+def test_a_prompt_makes_no_draft_look_cheap() -> None:
+    # A draft costs 2 ms and brings .3 of a token, the request's own token 4 ms; a prompt of ten tokens costs 20 ms more.
+    verify = [4.0 + 2.0 * n for n in range(20)]
+    assert plain(choose([[0.3]], verify, [0.1])) == (0, 0)
+    assert plain(choose([[0.3]], verify, [0.1], num_non_draft=11)) == (0, 0)
+    # what would pay without the prompt pays beside it, where the curve is as steep
+    assert plain(choose([[0.9]], verify, [0.1], num_non_draft=11)) == plain(choose([[0.9]], verify, [0.1])) == (1, 1)
+    # and not where the prompt has filled up what was cheap
+    knee = [4.0] * 5 + [4.0 + 5.0 * n for n in range(1, 16)]
+    assert plain(choose([[0.9]], knee, [0.1])) == (1, 1)
+    assert plain(choose([[0.9]], knee, [0.1], num_non_draft=11)) == (0, 0)
 
 
 def test_of_equals_the_shallowest_and_smallest() -> None:

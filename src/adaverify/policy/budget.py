@@ -20,9 +20,10 @@ def choose_budget(
     """Choose the draft budget with the most expected tokens per millisecond.
 
     ``tokens(B) = num_sampling + sum of the B largest stale survivals`` and
-    ``cost(B) = draft[depth, num_requests] + verify[num_non_draft + B]``; the ratio is searched over every B, because
-    real cost curves are staircases with many local maxima. Where verifying everything costs no more than
-    verifying nothing, everything is verified. Where the depth of drafting is free to choose, too, see
+    ``cost(B) = draft[depth, num_requests] + verify[num_non_draft + B] - reading``; the ratio is searched over every B,
+    because real cost curves are staircases with many local maxima. Where verifying everything costs no more than
+    verifying nothing, everything is verified. ``reading`` is what the step's prompts cost, see
+    :func:`cost_of_prompts`. Where the depth of drafting is free to choose, too, see
     :func:`~adaverify.policy.depth.choose_depth`.
 
     Parameters
@@ -59,7 +60,19 @@ def choose_budget(
     verify = costs.verify.take((num_non_draft + budgets).clamp(max=limit).long())
     tokens = num_sampling + torch.cat([best_first.new_zeros(1), best_first.cumsum(dim=0)])
     row = costs.draft[-1] if depth is None else costs.draft.index_select(0, depth.view(1))[0]
-    rate = tokens / (row.take(num_requests.long()) + verify)
+    rate = tokens / (row.take(num_requests.long()) + verify - cost_of_prompts(num_requests, num_non_draft, costs))
     best = torch.where(budgets <= most, rate, float("-inf")).argmax()
     free = verify.take(most) <= verify[0]
     return torch.where(free, most, best)
+
+
+def cost_of_prompts(num_requests: Tensor, num_non_draft: Tensor, costs: MaterializedCosts) -> Tensor:
+    """Milliseconds that a step takes for the prompts it reads, whatever is drafted; 0-dim.
+
+    They must be paid in some step. Were they counted, drafts would look cheap beside them: the best ratio of one step
+    would take in drafts that bring less per millisecond than a step without prompts does. They still move drafts up
+    the cost curve.
+    """
+    limit = costs.verify.shape[0] - 1
+    all_tokens = num_non_draft.clamp(max=limit).long()
+    return costs.verify.take(all_tokens) - costs.verify.take(torch.minimum(num_requests.long(), all_tokens))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adaverify.policy.budget import cost_of_prompts
 from adaverify.policy.cost import MaterializedCosts
 
 
@@ -18,9 +19,9 @@ class DepthChoice(NamedTuple):
     depth, budget : Tensor, int64
         Drafts to make for each request, and to verify for the whole batch; both 0 where drafting does not pay.
     rate : Tensor, float64
-        Expected tokens per millisecond of the step: the going rate.
+        Expected tokens per millisecond of that: the going rate.
     cost : Tensor, float64
-        Expected milliseconds of the step.
+        Expected milliseconds of the step, without the reading of prompts.
     """
 
     depth: Tensor
@@ -41,8 +42,8 @@ def choose_depth(
     """Choose depth D and budget B with the most expected tokens per millisecond.
 
     ``tokens(D, B) = num_sampling + sum of the B largest survivals among the first D of each request`` and
-    ``cost(D, B) = draft[D, num_requests] + verify[num_non_draft + B]``; the ratio is searched over all pairs at
-    once. At each depth, B is chosen as by :func:`~adaverify.policy.budget.choose_budget`.
+    ``cost(D, B) = draft[D, num_requests] + verify[num_non_draft + B] - reading``; the ratio is searched over all pairs
+    at once, and the prompts' ``reading`` is :func:`~adaverify.policy.budget.cost_of_prompts`. At each depth, B is chosen as by :func:`~adaverify.policy.budget.choose_budget`.
 
     Parameters
     ----------
@@ -74,7 +75,8 @@ def choose_depth(
     num_non_draft = num_non_draft.clamp(max=limit).long()
     most = torch.minimum(max_budget, limit - num_non_draft).clamp(min=0)
     verify = costs.verify.take((num_non_draft + count).clamp(max=limit))
-    cost = costs.draft.index_select(1, num_requests.view(1).long()) + verify
+    reading = cost_of_prompts(num_requests, num_non_draft, costs)
+    cost = costs.draft.index_select(1, num_requests.view(1).long()) + verify - reading
     allowed = count <= most
     if in_parallel:
         allowed &= ((depths == 0) | (depths == K))[:, None]
