@@ -73,6 +73,8 @@ class DraftWriter:
     ) -> None:
         self.sampling = SamplingTensors.from_params([r.params for r in requests], [r.seed for r in requests], device)
         self._one_hot = greedy or all(r.params.is_greedy for r in requests)
+        # dividing by 1 would be a pass over every law
+        self._is_tempered = any(not r.params.is_greedy and r.params.temperature != 1 for r in requests)
         count = len(requests)
         self.depth = depth
         self.drawn = 0
@@ -117,7 +119,8 @@ class DraftWriter:
 
     def _draw(self, at: slice, logits: Tensor, sampling: SamplingTensors, own: Tensor | None = None) -> Tensor:
         """Draw the drafts of positions ``at`` from ``logits`` [R * positions, W]; gives their columns."""
-        self.features[:, at] = self._rows(log_odds_of_max(logits, sampling.temperature))
+        temperature = sampling.temperature if self._is_tempered else None
+        self.features[:, at] = self._rows(log_odds_of_max(logits, temperature))
         q: Tensor | None = None
         noise = self._noise[:, at].flatten()
         if self._margin is None:
@@ -132,7 +135,7 @@ class DraftWriter:
         if self._q is not None and q is not None:
             self._q[:, at] = self._rows(q)
         if self._details is not None:
-            for column, values in zip(self._details, law_details(logits, index, sampling.temperature), strict=True):
+            for column, values in zip(self._details, law_details(logits, index, temperature), strict=True):
                 column[:, at] = self._rows(values)
         return index
 
