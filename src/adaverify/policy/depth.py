@@ -43,7 +43,8 @@ def choose_depth(
 
     ``tokens(D, B) = num_sampling + sum of the B largest survivals among the first D of each request`` and
     ``cost(D, B) = draft[D, num_requests] + verify[num_non_draft + B] - reading``; the ratio is searched over all pairs
-    at once, and the prompts' ``reading`` is :func:`~adaverify.policy.budget.cost_of_prompts`. At each depth, B is chosen as by :func:`~adaverify.policy.budget.choose_budget`.
+    at once, and the prompts' ``reading`` is :func:`~adaverify.policy.budget.cost_of_prompts`. At each depth, B is
+    chosen as by :func:`~adaverify.policy.budget.choose_budget`.
 
     Parameters
     ----------
