@@ -171,8 +171,8 @@ def test_drafts_with_a_wide_margin_are_accepted_more_often(pairs):
     rounds = rounds_of(llm)
     accepted: list[bool] = []
     observe = llm.engine.speculation.observe
-    llm.engine.speculation.observe = lambda current, count, telling: (
-        accepted.extend(bool(c) for c in count) or observe(current, count, telling)
+    llm.engine.speculation.observe = lambda current, count, *more: (
+        accepted.extend(bool(c) for c in count) or observe(current, count, *more)
     )
     sampled = [SamplingParams(seed=i, max_tokens=30, ignore_eos=True) for i in range(len(PROMPTS))]
     llm.generate(PROMPTS, sampled)

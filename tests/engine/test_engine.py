@@ -30,7 +30,8 @@ def test_equals_generate_with_adaptive_verification(pair, prompts, reference, gr
     llm = pair.llm(sampling=sampling, max_num_seqs=concurrency)
     assert token_ids(llm.generate(prompts, greedy)) == reference
     stats = llm.stats()
-    assert sum(stats.drafted) > sum(stats.admitted) > sum(stats.accepted) > 20
+    # sixteen at once have their prompts read in the steps of a few rounds, where little is worth verifying
+    assert sum(stats.drafted) > sum(stats.admitted) > sum(stats.accepted) > 10
     assert is_drained(llm)
 
 
