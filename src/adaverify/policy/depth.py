@@ -19,7 +19,7 @@ class DepthChoice(NamedTuple):
     depth, budget : Tensor, int64
         Drafts to make for each request, and to verify for the whole batch; both 0 where drafting does not pay.
     rate : Tensor, float64
-        Expected tokens per millisecond of that: the going rate.
+        Expected tokens per millisecond of ``cost``: the going rate.
     cost : Tensor, float64
         Expected milliseconds of the step, without the reading of prompts.
     """

@@ -98,7 +98,7 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
         Rows sum to 1; rows of non-finite logits contain NaN.
     """
     vocab = logits.shape[-1]
-    has_top_k = (top_k > 0) & (top_k < vocab)
+    has_top_k = _has_top_k(top_k, vocab)
     filtered = has_top_k | (top_p < 1) | (min_p > 0)
     # A window of k + 1 shows whether the k-th probability is tied with the next.
     window = torch.where(has_top_k, (top_k + 1).clamp(max=_FIRST_WINDOW), _FIRST_WINDOW) * filtered
@@ -122,20 +122,21 @@ def _filter_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: 
     width = min(width, vocab)
     top, index = largest(probs, width)
     kept, resolved = _filter_window(top, top_k, top_p, min_p, vocab)
-    pending = (~resolved).nonzero().squeeze(-1)
-    if not len(pending):
-        return probs.zero_().scatter_(-1, index, kept)
-    remaining = probs[pending]
+    by_top_p_alone = (min_p <= 0) & ~_has_top_k(top_k, vocab)
+    of_nucleus, others = ((~resolved & kind).nonzero().squeeze(-1) for kind in (by_top_p_alone, ~by_top_p_alone))
+    wide, wider = probs[of_nucleus], probs[others]
     probs.zero_().scatter_(-1, index, kept)
-    alone = (min_p[pending] <= 0) & ((top_k[pending] <= 0) | (top_k[pending] >= vocab))
-    of_nucleus, others = alone.nonzero().squeeze(-1), (~alone).nonzero().squeeze(-1)
     if len(of_nucleus):
-        probs[pending[of_nucleus]] = nucleus(remaining[of_nucleus], top_p[pending[of_nucleus]])
+        probs[of_nucleus] = nucleus(wide, top_p[of_nucleus])
     if len(others):
-        rows = pending[others]
-        wider = max(width, _FIRST_WINDOW) * _WINDOW_GROWTH
-        probs[rows] = _filter_(remaining[others], top_k[rows], top_p[rows], min_p[rows], wider)
+        next_width = max(width, _FIRST_WINDOW) * _WINDOW_GROWTH
+        probs[others] = _filter_(wider, top_k[others], top_p[others], min_p[others], next_width)
     return probs
+
+
+def _has_top_k(top_k: Tensor, vocab: int) -> Tensor:
+    """Rows that top-k may take something from, [N] bool."""
+    return (top_k > 0) & (top_k < vocab)
 
 
 def _filter_window(top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
@@ -150,7 +151,7 @@ def _filter_window(top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, voc
     """
     width = top.shape[-1]
     whole = width == vocab
-    has_top_k = (top_k > 0) & (top_k < vocab)
+    has_top_k = _has_top_k(top_k, vocab)
     kth = top.gather(-1, (top_k.clamp(1, width) - 1).unsqueeze(-1))
     keep = (top > 0) & (top >= top[:, :1] * min_p.unsqueeze(-1)) & ((top >= kth) | ~has_top_k.unsqueeze(-1))
 

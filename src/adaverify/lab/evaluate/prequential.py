@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,10 +105,17 @@ class Rounds:
         """Different requests; at least 1."""
         return int(self.requests.slot.max()) + 1 if len(self.step) else 1
 
+    @cached_property
+    def _is_first(self) -> Tensor:
+        """Whether a row is the first of its request, shape [M], bool."""
+        is_first = torch.zeros_like(self.requests.greedy)
+        _, first = np.unique(self.requests.slot.numpy(), return_index=True)
+        is_first[torch.from_numpy(first)] = True
+        return is_first
+
     def starting(self, rows: slice) -> Tensor:
         """Slots of the requests whose first row is one of these, shape [S], int64."""
-        slot, first = np.unique(self.requests.slot.numpy(), return_index=True)
-        return torch.from_numpy(slot[(first >= rows.start) & (first < rows.stop)])
+        return self.requests.slot[rows][self._is_first[rows]]
 
     def chunks(self, num_steps: int) -> Iterator[tuple[slice, int]]:
         """Rows of every ``num_steps`` steps, and the steps they took."""

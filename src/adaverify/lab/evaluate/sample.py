@@ -148,7 +148,7 @@ def pairs_of(runs: Sequence[RunInfo]) -> tuple[Pair, ...]:
             runs=tuple(indices),
             num_speculative_tokens=max(runs[i].num_speculative_tokens for i in indices),
             models=key[:3],
-            coupled=runs[indices[0]].rejection_sample_method == "coupled",
+            coupled=runs[indices[0]].is_coupled,
             trimmed=runs[indices[0]].trimmed,
         )
         for label, (key, indices) in zip(labels, members.items(), strict=True)

@@ -83,7 +83,7 @@ def replay(
         logs.append(table.account(stretch, decision, accepted))
     return ReplayResult(
         policy=policy.name,
-        lossless=policy.lossless or rounds.info.rejection_sample_method == "coupled",
+        lossless=policy.lossless or rounds.info.is_coupled,
         attainable=policy.attainable,
         concurrency=traffic.num_seats,
         num_speculative_tokens=rounds.num_speculative_tokens,

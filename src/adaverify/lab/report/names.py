@@ -39,7 +39,7 @@ def drafter_name(trace: Trace) -> str:
     """What drafted, how and for which target, of a trace of one drafter."""
     run = trace.runs[0]
     manner = [run.method]
-    manner += ["coupled"] if run.rejection_sample_method == "coupled" else []
+    manner += ["coupled"] if run.is_coupled else []
     manner += ["greedy drafts"] if run.draft_sample_method == "greedy" else []
     manner += ["trimmed"] if run.trimmed else []
     return f"{plain(run.drafter)} ({plain(', '.join(manner))}) for {plain(run.target)}"

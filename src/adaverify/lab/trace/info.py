@@ -66,6 +66,16 @@ class RunInfo(BaseModel):
     schema_version: int = SCHEMA_VERSION
 
     @property
+    def is_coupled(self) -> bool:
+        """Whether drafts were verified by coupled sampling, under which no choice of drafts changes the text."""
+        return self.rejection_sample_method == "coupled"
+
+    @property
+    def budget_may_wait(self) -> bool:
+        """Whether the budget of a block may depend on the block itself, as in the engine."""
+        return self.is_coupled or self.knows_q_before_draw
+
+    @property
     def cost_table(self) -> CostTable | None:
         """The costs measured at start."""
         return None if self.costs is None else CostTable.from_dict(self.costs)

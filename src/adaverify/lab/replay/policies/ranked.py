@@ -185,8 +185,7 @@ class Ranked(Policy):
         self.confidences = confidences
         self.steps_ahead = confidences.steps_ahead or max(1, _DRAFTS_AT_A_TIME // (setting.num_seats * K))
         self._costs = setting.prices.tables
-        info = setting.rounds.info
-        self._looks_at_present = info.knows_q_before_draw or info.rejection_sample_method == "coupled"
+        self._looks_at_present = setting.rounds.info.budget_may_wait
         self._probes = probes
         self._latest = torch.ones(setting.num_seats, K)
 

@@ -98,7 +98,7 @@ def _recorded_drafter(setting: Setting) -> SimpleNamespace:
     rounds, info = setting.rounds, setting.rounds.info
     return SimpleNamespace(
         # where drafter and target share their noise, any choice leaves the text as it is
-        knows_q_before_draw=info.knows_q_before_draw or info.rejection_sample_method == "coupled",
+        knows_q_before_draw=info.budget_may_wait,
         drafts_in_parallel=info.drafts_in_parallel,
         has_confidence_head=info.confidence == "head" and rounds.share_recorded("head_logit") == 1,
         coupled=False,
