@@ -39,7 +39,7 @@ def test_a_shared_weight_is_packed_once_and_kept() -> None:
     first, second = target["head"], drafter["head"]
     assert isinstance(first, PackedLinear)
     assert isinstance(second, PackedLinear)
-    assert first._packed is second._packed
+    assert first.packed is second.packed
     assert first.weight is embedding.weight
 
 

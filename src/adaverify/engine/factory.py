@@ -8,6 +8,7 @@ from adaverify.engine import loader
 from adaverify.engine.block_pool import BlockPool
 from adaverify.engine.engine import Engine
 from adaverify.engine.estimator_state import load_state
+from adaverify.engine.huge_pages import use_huge_pages
 from adaverify.engine.kv_cache import PagedKV
 from adaverify.engine.loader import LoadedModel
 from adaverify.engine.packed import pack_linears
@@ -60,7 +61,9 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
         )
         if speculative.estimator_state is not None:
             load_state(speculative.estimator_state, speculation.estimator, config)
-    pack_linears(target.model, *([drafter.network] if drafter else []))
+    networks = [target.model, *([drafter.network] if drafter else [])]
+    pack_linears(*networks)
+    use_huge_pages(*networks)
     engine = Engine(
         config=config,
         tokenizer=tokenizer,

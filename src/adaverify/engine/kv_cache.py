@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adaverify.engine.huge_pages import in_huge_pages
+
 NULL_BLOCK = 0
 
 
@@ -35,9 +37,8 @@ class LayerKV:
         self.key_dim = shape.key_dim
         self.value_dim = shape.value_dim
         self.block_size = block_size
-        self.slots = torch.zeros(
-            num_blocks * block_size, shape.num_heads, shape.key_dim + shape.value_dim, dtype=dtype, device=device
-        )
+        size = (num_blocks * block_size, shape.num_heads, shape.key_dim + shape.value_dim)
+        self.slots = in_huge_pages(torch.empty(size, dtype=dtype, device=device)).zero_()
         self.blocks = self.slots.view(num_blocks, -1)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -35,11 +35,11 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight if keep_weight else nn.Parameter(linear.weight.to("meta"), requires_grad=False)
         self.bias = linear.bias
-        self._packed = packed
+        self.packed = packed
 
     def forward(self, rows: Tensor) -> Tensor:
         """``rows`` [..., in] to [..., out]."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, self._packed, self.bias, "none", [], "")
+        result: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, self.packed, self.bias, "none", [], "")
         return result
 
 
