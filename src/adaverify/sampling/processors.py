@@ -15,10 +15,12 @@ from adaverify.sampling.nucleus import nucleus
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.top import largest
 
-# Nuclei of targets rarely exceed the first window; rows that do are told by a histogram or taken to the next window.
+# Nuclei of targets rarely exceed the first window, and hardly ever the next; a histogram tells those that do.
 _FIRST_WINDOW = 256
 _WINDOW_GROWTH = 4
 _BLOCK = 256
+# Probabilities looked at together: what follows one pass over them should find them in the processor's caches.
+_SLICE_ELEMENTS = 1 << 20
 # Colder than this, logits would overflow when divided; hotter, forbidden ones would give -inf / inf.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e30
 
@@ -107,10 +109,16 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
 
     if num_scaled:
         logits = logits / temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
+    if num_filtered == len(logits):
+        size = max(1, _SLICE_ELEMENTS // vocab) if logits.device.type == "cpu" else len(logits)
+        probs = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+        for start in range(0, len(logits), size):
+            part = slice(start, start + size)
+            torch.softmax(logits[part], dim=-1, dtype=torch.float32, out=probs[part])
+            _filter_(probs[part], top_k[part], top_p[part], min_p[part], width)
+        return probs
     probs = torch.softmax(logits, dim=-1, dtype=torch.float32)
-    if num_filtered == len(probs):
-        _filter_(probs, top_k, top_p, min_p, width)
-    elif num_filtered:
+    if num_filtered:
         rows = filtered.nonzero().squeeze(-1)
         probs[rows] = _filter_(probs[rows], top_k[rows], top_p[rows], min_p[rows], width)
     return probs
@@ -122,8 +130,8 @@ def _filter_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: 
     width = min(width, vocab)
     top, index = largest(probs, width)
     kept, resolved = _filter_window(top, top_k, top_p, min_p, vocab)
-    by_top_p_alone = (min_p <= 0) & ~_has_top_k(top_k, vocab)
-    of_nucleus, others = ((~resolved & kind).nonzero().squeeze(-1) for kind in (by_top_p_alone, ~by_top_p_alone))
+    by_histogram = (min_p <= 0) & ~_has_top_k(top_k, vocab) & (width > _FIRST_WINDOW)
+    of_nucleus, others = ((~resolved & kind).nonzero().squeeze(-1) for kind in (by_histogram, ~by_histogram))
     wide, wider = probs[of_nucleus], probs[others]
     probs.zero_().scatter_(-1, index, kept)
     if len(of_nucleus):
