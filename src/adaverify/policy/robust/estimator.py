@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from adaverify.errors import ConfigError
 from adaverify.policy.estimator import label_residuals
@@ -14,6 +16,7 @@ from adaverify.policy.requests import RequestRows
 from adaverify.policy.robust.fit import Prior, newton_step
 from adaverify.policy.robust.histogram import COARSE_LOG_ODDS, LOG_ODDS, MARGIN, Axis, LabelHistogram
 from adaverify.policy.robust.offsets import RequestOffsets
+from adaverify.policy.robust.shifts import GroupShifts
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Start:
 
     Attributes
     ----------
-    slopes : tuple of tuple of float, [2][F]
+    slopes : tuple of tuple of float, [2][F + 1]
+        Of the features, and of the tail that follows from the first.
     intercepts : tuple of float, [2]
     axes : tuple of Axis, [F]
         Bins of the features.
@@ -33,10 +37,10 @@ class Start:
     axes: tuple[Axis, ...]
 
 
-# as fitted on one public pair (vLLM pull request 52228)
-STANDARD = Start(((0.5,), (0.65,)), (-0.2, -0.55), (LOG_ODDS,))
+# about .5 x - .2 and .65 x - .55, as fitted on one public pair (vLLM pull request 52228), with the tails of our pairs
+STANDARD = Start(((0.4, 0.25), (0.6, 0.1)), (-0.37, -0.62), (LOG_ODDS,))
 # log-odds and margin, as fitted on small pairs of ours
-COUPLED = Start(((0.45, 0.2), (0.45, 0.2)), (-0.7, -0.7), (COARSE_LOG_ODDS, MARGIN))
+COUPLED = Start(((0.45, 0.2, 0.0), (0.45, 0.2, 0.0)), (-0.7, -0.7), (COARSE_LOG_ODDS, MARGIN))
 # before anything was predicted a request counts as certain, as in the paper: so there are labels from the first step
 INIT_CONFIDENCE = 1.0
 
@@ -44,8 +48,11 @@ INIT_CONFIDENCE = 1.0
 class RobustEstimator:
     """Predict the acceptance of each draft, and learn from every verification, whatever the traffic.
 
-    ``p_i = sigmoid(slope * (f_i + u) + intercept_i)`` with f the log-odds of q_max and u an offset of the request;
-    further features have slopes of their own.
+    ``p_i = sigmoid(slope * (f_i + u) + tail * t_i + intercept_i + v)`` with f the log-odds of q_max, u an offset of the
+    request, ``t = -log(1 - q_max)``, and v what keeps the mean right; further features have slopes of their own. The
+    log-odds alone have one slope for ``log q_max`` and ``-log(1 - q_max)``: where drafts are all but certain, sampled
+    requests accept more than that says (beta calibration [1]_).
+
     Sampled and greedy requests have coefficients of their own. What keeps it alive where the published estimator
     dies: labels are kept as forgotten counts, so that each fit is the mode of a posterior whose curvature belongs to
     its own predictions, not to those of the past; steps are bounded; what has no labels falls back to the other
@@ -67,10 +74,15 @@ class RobustEstimator:
         Memories, in labels of a group.
     offset_deviation, offset_memory : float
         See :class:`~adaverify.policy.robust.offsets.RequestOffsets`; a deviation of 0 switches offsets off.
+    loss_memory : float
+        Labels over which memories are compared.
+    shift_memory : float
+        Labels over which the mean is kept right; see :class:`~adaverify.policy.robust.shifts.GroupShifts`.
 
     Attributes
     ----------
-    slopes : Tensor, shape [G, H, F], float64
+    slopes : Tensor, shape [G, H, F + 1], float64
+        Of the features and of the tail.
     all_intercepts : Tensor, shape [G, H, K], float64
     losses : Tensor, shape [G, H], float64
         Forgotten log-loss of each memory, in nats.
@@ -82,6 +94,10 @@ class RobustEstimator:
     ------
     ConfigError
         A parameter is out of range.
+
+    References
+    ----------
+    .. [1] M. Kull, T. Silva Filho and P. Flach, "Beta calibration", AISTATS 2017.
     """
 
     # offsets move after every step
@@ -99,6 +115,7 @@ class RobustEstimator:
         offset_deviation: float = 0.6,
         offset_memory: float = 50.0,
         loss_memory: float = 500.0,
+        shift_memory: float = 1000.0,
     ) -> None:
         for name, value, valid in (
             ("num_speculative_tokens", num_speculative_tokens, num_speculative_tokens >= 1),
@@ -108,6 +125,7 @@ class RobustEstimator:
             ("offset_deviation", offset_deviation, offset_deviation >= 0),
             ("offset_memory", offset_memory, offset_memory > 0),
             ("loss_memory", loss_memory, loss_memory >= 1),
+            ("shift_memory", shift_memory, shift_memory >= 1),
         ):
             if not valid:
                 raise ConfigError(f"{name} is {value}; the robust estimator needs a larger one")
@@ -122,8 +140,9 @@ class RobustEstimator:
         self.slopes = self.prior.slopes.repeat(1, H, 1)
         self.all_intercepts = self.prior.intercept[..., None].repeat(1, H, K)
         self.losses = torch.zeros_like(self.all_intercepts[..., 0])
-        self.labels = LabelHistogram(G, K, horizons, start_at.axes, device)
+        self.labels = LabelHistogram(G, K, horizons, start_at.axes, len(start_at.slopes[0]), device)
         self.offsets = RequestOffsets(num_slots, offset_deviation, offset_memory, device)
+        self.shifts = GroupShifts(G, shift_memory, device)
         self.confidence_weight = torch.zeros_like(self.all_intercepts[:, 0])
         self.confidence = torch.full_like(self.confidence_weight, INIT_CONFIDENCE)
         self.num_refits = 0
@@ -136,20 +155,26 @@ class RobustEstimator:
 
     @property
     def slope(self) -> Tensor:
-        """Slope of the log-odds in the group with most labels, 0-dim."""
-        slope: Tensor = self._mixed_slope.take(self._busiest)
+        """Slope of the law at even log-odds, in the group with most labels, 0-dim."""
+        slope: Tensor = (self._mixed_slope + self._mixed_tail / 2).take(self._busiest)
         return slope
 
     @property
     def intercepts(self) -> Tensor:
-        """Intercepts of the group with most labels, shape [K]."""
+        """Log-odds of acceptance at even log-odds of the draft, in the group with most labels, shape [K]."""
         mixed = (self.weights[..., None] * self.all_intercepts).sum(dim=1)
-        return mixed.index_select(0, self._busiest.view(1))[0]
+        at_even = mixed + (self._mixed_tail * math.log(2) + self.shifts.shift)[:, None]
+        return at_even.index_select(0, self._busiest.view(1))[0]
 
     @property
     def _mixed_slope(self) -> Tensor:
-        """Slope of the log-odds, shape [G]."""
+        """Slope of the log-odds alone, shape [G]."""
         return (self.weights * self.slopes[..., 0]).sum(dim=-1)
+
+    @property
+    def _mixed_tail(self) -> Tensor:
+        """Slope of the tail, shape [G]."""
+        return (self.weights * self.slopes[..., -1]).sum(dim=-1)
 
     @property
     def _busiest(self) -> Tensor:
@@ -166,14 +191,14 @@ class RobustEstimator:
     def predict(self, features: Tensor, requests: RequestRows | None = None) -> Tensor:
         """Give acceptance probabilities, shape [R, K], of features, shape [R, K] or [R, K, F]."""
         group, offset = self._group_and_offset(len(features), requests)
-        chances = self._by_memory(self._wide(features, 2), offset, group, self.all_intercepts)
+        chances = self._by_memory(self._inputs(features, 2), offset, group, self.all_intercepts)
         return (self.weights[group][..., None] * chances).sum(dim=1).to(features.dtype)
 
     def predict_at(self, features: Tensor, position: int, requests: RequestRows | None = None) -> Tensor:
         """Give acceptance probabilities, shape [R], of features, shape [R] or [R, F], all of one position (from 0)."""
         group, offset = self._group_and_offset(len(features), requests)
         own = self.all_intercepts[..., position : position + 1]
-        chances = self._by_memory(self._wide(features, 1)[:, None], offset, group, own)
+        chances = self._by_memory(self._inputs(features, 1)[:, None], offset, group, own)
         return (self.weights[group] * chances[..., 0]).sum(dim=1).to(features.dtype)
 
     def observe(
@@ -200,7 +225,7 @@ class RobustEstimator:
         """
         # The law is fitted to the features alone: were offsets in its scores, a change common to all requests would be
         # taken for one of theirs.
-        features = self._wide(features, 2)
+        features = self._inputs(features, 2)
         usable = features.isfinite().all(dim=-1)
         known, p, residual = label_residuals(usable, predictions, num_admitted, num_accepted, None)
         labelled = known if mask is None else known & mask[:, None]
@@ -211,6 +236,8 @@ class RobustEstimator:
             slope = self._mixed_slope[group]
             telling = torch.ones_like(requests.greedy) if mask is None else mask
             self.offsets.observe(requests.slot, slope, (p * (1 - p)).sum(dim=1), residual.sum(dim=1), telling)
+        of_labels = (torch.where(labelled, values, 0.0).sum(dim=1) for values in (known, p * (1 - p), residual))
+        self.shifts.observe(group, *of_labels)
         self._score_memories(features, offset, labelled, accepted, group)
         self.labels.add(features, labelled, accepted, group)
         self._remember_confidence(predictions if mask is None else predictions.where(mask[:, None], torch.nan), group)
@@ -234,7 +261,8 @@ class RobustEstimator:
     def state_dict(self) -> dict[str, Any]:
         """Everything learned about the traffic, as copies; what is known of single requests ends with them."""
         tensors = {name: getattr(self, name).clone() for name in self.STATE}
-        return {**tensors, "labels": self.labels.sums.clone(), "num_refits": self.num_refits}
+        parts = {name: tensor.clone() for name, tensor in self._parts.items()}
+        return {**tensors, **parts, "num_refits": self.num_refits}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned, in place.
@@ -244,7 +272,7 @@ class RobustEstimator:
         ConfigError
             A key is missing or a tensor has another shape, as from another ``num_speculative_tokens``.
         """
-        own = {**{name: getattr(self, name) for name in self.STATE}, "labels": self.labels.sums}
+        own = {**{name: getattr(self, name) for name in self.STATE}, **self._parts}
         missing = [name for name in (*own, "num_refits") if name not in state]
         if missing:
             raise ConfigError(f"estimator state lacks {', '.join(missing)}; pass what state_dict() returned")
@@ -258,15 +286,25 @@ class RobustEstimator:
             tensor.copy_(state[name])
         self.num_refits = int(state["num_refits"])
 
+    @property
+    def _parts(self) -> dict[str, Tensor]:
+        """State that parts of the estimator hold."""
+        return {
+            "labels": self.labels.sums,
+            "shift": self.shifts.shift,
+            "shift_information": self.shifts.information,
+        }
+
     def _group_and_offset(self, num_rows: int, requests: RequestRows | None) -> tuple[Tensor, Tensor]:
         if requests is None:
             device = self.slopes.device
             return torch.zeros(num_rows, dtype=torch.long, device=device), torch.zeros(num_rows, device=device)
         return requests.greedy.long(), self.offsets.of(requests.slot)
 
-    def _wide(self, features: Tensor, dim: int) -> Tensor:
-        """Features with their axis; a single one may come without it."""
-        return features if features.dim() > dim else features.unsqueeze(-1)
+    def _inputs(self, features: Tensor, dim: int) -> Tensor:
+        """Features along their own axis, which a single one may come without, and the tail behind them."""
+        features = features if features.dim() > dim else features.unsqueeze(-1)
+        return torch.cat((features, softplus(features[..., :1])), dim=-1)
 
     def _by_memory(self, features: Tensor, offset: Tensor, group: Tensor, intercepts: Tensor) -> Tensor:
         """Chances by each memory, shape [R, H, k].
@@ -274,7 +312,7 @@ class RobustEstimator:
         Of features, shape [R, k, F], offsets, shape [R], and intercepts, shape [G, H, k].
         """
         slopes = self.slopes[group]
-        shift = slopes[..., 0] * offset[:, None]
+        shift = slopes[..., 0] * offset[:, None] + self.shifts.shift[group][:, None]
         scores = (slopes[:, :, None] * features[:, None]).sum(dim=-1)
         return torch.sigmoid(scores + shift[..., None] + intercepts[group])
 

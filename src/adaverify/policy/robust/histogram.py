@@ -47,7 +47,9 @@ class LabelHistogram:
     horizons : tuple of float
         Labels of a group after which an older one weighs 1/e, one for each of H memories.
     axes : tuple of Axis
-        One for each of F features; together they make B bins.
+        One for each of the first features; together they make B bins.
+    num_features : int
+        F; those without an axis must follow from the others.
     device : torch.device or str
 
     Attributes
@@ -62,12 +64,13 @@ class LabelHistogram:
         num_positions: int,
         horizons: tuple[float, ...],
         axes: tuple[Axis, ...],
+        num_features: int,
         device: torch.device | str,
     ) -> None:
         self.axes = axes
         self.horizons = torch.tensor(horizons, dtype=torch.float64, device=device)
         num_bins = math.prod(axis.num_bins for axis in axes)
-        shape = (2 + len(axes), num_groups, len(horizons), num_positions, num_bins)
+        shape = (2 + num_features, num_groups, len(horizons), num_positions, num_bins)
         self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
 
     @property
@@ -98,7 +101,7 @@ class LabelHistogram:
         G, _, K, B = self.counts.shape
         finite = torch.where(labelled[..., None], features, 0.0).double().movedim(-1, 0)
         cell = group[:, None] * K + torch.arange(K, device=features.device)
-        for axis, feature in zip(self.axes, finite, strict=True):
+        for axis, feature in zip(self.axes, finite, strict=False):
             cell = cell * axis.num_bins + axis.bins(feature)
         weight = labelled.double()
         values = torch.cat((torch.stack((weight, weight * accepted)), weight * finite)).flatten(1)
