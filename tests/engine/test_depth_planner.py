@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from adaverify.engine.depth import DepthPlanner, DraftChoice
+from adaverify.engine.depth import PAUSE_EVERY, DepthPlanner, DraftChoice
 from adaverify.engine.scheduler import StepPlan
 from adaverify.policy import CostCurve, CostTable, MaterializedCosts, ProbeSchedule
 
@@ -104,11 +104,11 @@ def test_a_new_request_does_not_inherit_a_block() -> None:
     assert one.choose(plan(), materialized(CHEAP)).depth == K
 
 
-def test_parallel_drafters_draft_whole_blocks_or_none() -> None:
-    hopeful, hopeless = [[0.9, 0.1, 0.1, 0.1]], [[0.01] * K]
+def test_parallel_drafters_are_told_the_depth_before_the_block() -> None:
+    hopeful, hopeless = [[0.9, 0.8, 0.01, 0.01]], [[0.01] * K]
     for may_wait in (False, True):
         choice = after(planner(True, may_wait), hopeful)
-        assert choice.depth == K
+        assert choice.depth == 2
         assert (choice.budget is None) == may_wait
         assert choice.go_on is None
         assert after(planner(True, may_wait), hopeless).depth == 0
@@ -148,3 +148,23 @@ def test_probes_draft_and_verify_everything_at_their_share_of_the_time(table: Co
     # at least that of a step without drafts
     assert 0.2 * 10 / price * 600 * 0.9 <= probes
     assert probes * price <= 0.2 * (600 * 14.5 + probes * price)
+
+
+def test_steps_without_drafts_are_tried_where_drafting_seems_to_pay() -> None:
+    one, costs, step = planner(), materialized(CHEAP), plan(2)
+    one.choose(step, costs)
+    one.pauses = ProbeSchedule(0.01)
+    without, chosen = float(costs.verify[2]), one._choose(step, torch.tensor([K, K]), costs)
+    lost = without - 2 / float(chosen.rate)
+    assert lost > 0, "the case is one where drafting pays"
+    pauses = sum(one.choose(step, costs).depth == 0 for _ in range(2000))
+    assert pauses * lost <= 0.01 * 2000 * float(chosen.cost)
+    assert pauses > 0.9 * min(2000 / PAUSE_EVERY, 0.01 * 2000 * float(chosen.cost) / lost)
+
+
+def test_a_tie_does_not_pause_every_step() -> None:
+    one = planner()
+    pauses = sum(one._pauses_now(0.0, 10.0) for _ in range(800))
+    assert 0.85 * 800 / PAUSE_EVERY <= pauses <= 800 / PAUSE_EVERY
+    one.pauses = ProbeSchedule(0.0)
+    assert not any(one._pauses_now(5.0, 10.0) for _ in range(800))

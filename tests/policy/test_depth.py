@@ -29,7 +29,6 @@ def choose(
     num_sampling: int | None = None,
     num_non_draft: int | None = None,
     max_budget: int | None = None,
-    in_parallel: bool = False,
 ) -> DepthChoice:
     """The choice where drafting to depth 1, 2, ... costs ``draft`` and a pass over 1, 2, ... tokens ``verify``."""
     rows = torch.tensor(survival)
@@ -40,7 +39,7 @@ def choose(
     )
     most = rows.numel() if max_budget is None else max_budget
     counts = scalar(num_sampling or R), scalar(R), scalar(num_non_draft or R)
-    return choose_depth(rows, *counts, costs, scalar(most), in_parallel)
+    return choose_depth(rows, *counts, costs, scalar(most))
 
 
 def plain(choice: DepthChoice) -> tuple[int, int]:
@@ -56,9 +55,8 @@ def test_drafts_as_deep_as_the_next_draft_pays() -> None:
     assert plain(choose(survival, verify, [20.0, 40.0, 60.0, 80.0])) == (0, 0)
 
 
-@pytest.mark.parametrize("in_parallel", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_matches_the_definition(seed: int, in_parallel: bool) -> None:
+def test_matches_the_definition(seed: int) -> None:
     random = np.random.default_rng(seed)
     R, K, non_draft, sampling = 5, 4, 23, 4
     survival = np.cumprod(random.uniform(0.3, 1.0, (R, K)), axis=1)
@@ -68,13 +66,13 @@ def test_matches_the_definition(seed: int, in_parallel: bool) -> None:
     most = int(random.integers(1, 17))
     reading = verify[non_draft - 1] - verify[R - 1]
     best = (0.0, 0, 0)
-    for depth in (0, K) if in_parallel else range(K + 1):
+    for depth in range(K + 1):
         usable = survival[:, :depth]
         ranked = np.sort(usable[usable >= 0])[::-1][:most]
         for budget in range(len(ranked) + 1):
             cost = (draft[depth - 1] if depth else 0.0) + verify[non_draft + budget - 1] - reading
             best = max(best, ((sampling + ranked[:budget].sum()) / cost, -depth, -budget))
-    choice = choose(survival.tolist(), verify.tolist(), draft.tolist(), sampling, non_draft, most, in_parallel)
+    choice = choose(survival.tolist(), verify.tolist(), draft.tolist(), sampling, non_draft, most)
     assert plain(choice) == (-best[1], -best[2])
     assert float(choice.rate) == pytest.approx(best[0])
     assert float(choice.cost) == pytest.approx(
@@ -118,11 +116,10 @@ def test_nothing_is_trimmed_where_more_tokens_are_free() -> None:
     assert plain(choose(survival, [7.0] * 10, [0.01, 0.02, 5.0])) == (2, 4)
 
 
-def test_a_parallel_drafter_drafts_whole_blocks_or_none() -> None:
-    survival, verify = [[0.9, 0.2, 0.1]], [10.0, 12.0, 14.0, 16.0]
-    assert plain(choose(survival, verify, [1.0, 2.0, 3.0])) == (1, 1)
-    assert plain(choose(survival, verify, [3.0, 3.0, 3.0], in_parallel=True)) == (3, 1)
-    assert plain(choose(survival, verify, [9.0, 9.0, 9.0], in_parallel=True)) == (0, 0)
+def test_where_a_block_costs_the_same_at_any_depth_it_is_drafted_as_deep_as_pays_to_verify() -> None:
+    survival, verify = [[0.9, 0.7, 0.1]], [10.0, 11.0, 12.0, 14.0]
+    assert plain(choose(survival, verify, [3.0, 3.0, 3.0])) == (2, 2)
+    assert plain(choose(survival, verify, [19.0, 19.0, 19.0])) == (0, 0)
 
 
 def test_bounded_by_the_drafts_that_fit_and_by_the_table() -> None:

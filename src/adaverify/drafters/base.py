@@ -81,7 +81,7 @@ class Drafter(ABC):
         Whether all draft distributions of a block are known before any of its tokens is drawn. Only then may
         the draft budget look at the confidences of the present block.
     drafts_in_parallel : bool
-        Whether a block is drafted in one pass, so that fewer drafts cost no less.
+        Whether a block is drafted in one pass, so that its depth must be chosen before it.
     has_confidence_head : bool
         Whether its blocks bring a confidence of their own.
     keeps_details : bool

@@ -17,6 +17,11 @@ from adaverify.policy.outlook import Outlook
 from adaverify.policy.probing import ProbeSchedule
 from adaverify.policy.survival import survival
 
+# A step without drafts, now and then, tells what it takes: where all steps draft, costs are only known of such steps,
+# and what the first draft adds would be believed for ever. It may cost this share of the time, and comes at most once
+# in so many steps.
+PAUSE_SHARE, PAUSE_EVERY = 0.0025, 8
+
 # plan, features [R], margins [R] or None, position from 0: confidences [R]
 ConfidenceAt = Callable[[StepPlan, Tensor, Tensor | None, int], Tensor]
 
@@ -56,11 +61,14 @@ class DepthPlanner:
         Slots of requests.
     device : torch.device
     in_parallel : bool
-        Blocks are drafted whole or not at all.
+        A block is one pass: how deep it is must be said before, and nothing ends it early.
     budget_may_wait : bool
         The budget may look at the confidences of the block.
     confidence_at : callable
     probes : ProbeSchedule, optional
+        Of steps that draft and verify everything.
+    pauses : ProbeSchedule, optional
+        Of steps that draft nothing where drafting seems to pay.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class DepthPlanner:
         budget_may_wait: bool,
         confidence_at: ConfidenceAt,
         probes: ProbeSchedule | None = None,
+        pauses: ProbeSchedule | None = None,
     ) -> None:
         self.num_speculative_tokens = num_speculative_tokens
         self.device = device
@@ -79,6 +88,7 @@ class DepthPlanner:
         self.budget_may_wait = budget_may_wait
         self.confidence_at = confidence_at
         self.probes = probes or ProbeSchedule()
+        self.pauses = pauses or ProbeSchedule(PAUSE_SHARE)
         self.outlook = Outlook(num_speculative_tokens, device)
         # confidences of each slot's block of the step before; nan where nothing was drafted
         self._last = torch.full((max_num_seqs, num_speculative_tokens), torch.nan, device=device)
@@ -100,16 +110,17 @@ class DepthPlanner:
         num_drafts = torch.tensor(plan.num_drafts, device=self.device)
         chosen = self._choose(plan, num_drafts, costs)
         price = self._price_of_everything(plan, costs)
+        undrafted = costs.verify.take(self._scalar(len(plan.decodes)).clamp(max=len(costs.verify) - 1))
         # the one place where the host waits: how often a model runs cannot be decided on the device
-        numbers = torch.stack([part.double() for part in (chosen.depth, chosen.budget, chosen.cost, price)]).tolist()
-        depth, budget, cost, price_ms = numbers
+        parts = (chosen.depth, chosen.budget, chosen.cost, price, undrafted - plan.num_sampling / chosen.rate)
+        depth, budget, cost, price_ms, pause_ms = torch.stack([part.double() for part in parts]).tolist()
         everything = DraftChoice(self._deepest_that_fits(plan), self._scalar(plan.max_draft_budget))
         if everything.depth and self.probes.is_due(price_ms, cost):
             return everything
-        if depth == 0:
+        if depth == 0 or self._pauses_now(pause_ms, cost):
             return DraftChoice(0, self._scalar(0))
         if self.in_parallel:
-            return DraftChoice(deepest, None if self.budget_may_wait else chosen.budget)
+            return DraftChoice(min(int(depth), deepest), None if self.budget_may_wait else chosen.budget)
         if self.budget_may_wait:
             return DraftChoice(deepest, None, self._early_stop(plan, num_drafts, chosen.rate, costs, trims_later=True))
         if budget < _drafts_to(plan, int(depth)):
@@ -134,7 +145,6 @@ class DepthPlanner:
             num_non_draft=self._scalar(plan.num_non_draft_tokens),
             costs=costs,
             max_budget=self._scalar(plan.max_draft_budget),
-            in_parallel=self.in_parallel,
         )
 
     def _price_of_everything(self, plan: StepPlan, costs: MaterializedCosts) -> Tensor:
@@ -142,6 +152,10 @@ class DepthPlanner:
         tokens = torch.tensor([0, plan.max_draft_budget], device=self.device) + plan.num_non_draft_tokens
         without, with_all = costs.verify.take(tokens.clamp(max=len(costs.verify) - 1))
         return costs.draft[-1, len(plan.decodes)] + with_all - without
+
+    def _pauses_now(self, price_ms: float, cost: float) -> bool:
+        """Whether a step that pays to draft in shall not; ``price_ms`` is what its tokens would have taken less."""
+        return self.pauses.is_due(max(price_ms, PAUSE_EVERY * self.pauses.share * cost), cost)
 
     def _early_stop(
         self, plan: StepPlan, num_drafts: Tensor, rate: Tensor, costs: MaterializedCosts, trims_later: bool

@@ -21,6 +21,8 @@ from adaverify.sampling.sampler import SampleRequest, sample
 
 CONTEXT_TOKENS = 256
 MAX_VERIFY_TOKENS = 512
+# As much as clients ask for: a nucleus is sought in every row, and costs as much as drawing from it.
+TOP_P = 0.95
 PASSES = 5
 ENOUGH_PASSES = 2
 ENOUGH_SECONDS = 15.0
@@ -46,8 +48,8 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
     Returns
     -------
     CostTable
-        Milliseconds. The draft curves are None without speculation, and that of the first draft for a drafter whose
-        block is one pass.
+        Milliseconds. The draft curves are None without speculation. That of the first draft is measured for every
+        drafter: one that drafts a block in one pass still computes and draws the law of each draft.
     """
     assert not engine.has_unfinished, "costs are measured before serving starts"
     verify_sizes = _sizes(min(_largest_round(engine), MAX_VERIFY_TOKENS))
@@ -59,7 +61,7 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
     context = max(1, min(context, len(blocks) * engine.pool.block_size - 1 - MAX_SPECULATIVE_TOKENS))
     if show_progress and not sys.stderr.isatty():
         print("Measuring step costs for adaptive verification; a large model takes a minute or two.", file=sys.stderr)
-    first_sizes = draft_sizes if _drafts_in_passes(engine) else []
+    first_sizes = draft_sizes if engine.speculation and engine.speculation.num_speculative_tokens > 1 else []
     rounds: list[tuple[list[int], _MakeRound]] = [
         (verify_sizes, _verify_round),
         (draft_sizes, draft_round),
@@ -82,16 +84,6 @@ def profile_costs(engine: Engine, show_progress: bool = True) -> CostTable:
         engine.pool.release(blocks)
     draft_curve, first_curve = (CostCurve.from_samples(samples) if samples else None for samples in (draft, first))
     return CostTable(CostCurve.from_samples(verify), draft_curve, first_curve)
-
-
-def _drafts_in_passes(engine: Engine) -> bool:
-    """Whether a deeper block costs more, pass by pass."""
-    speculation = engine.speculation
-    return (
-        speculation is not None
-        and not speculation.drafter.drafts_in_parallel
-        and speculation.num_speculative_tokens > 1
-    )
 
 
 def _largest_round(engine: Engine) -> int:
@@ -132,7 +124,7 @@ def _verify_round(engine: Engine, num_tokens: int, context: int, blocks: list[in
     width = min(1 + (speculation.num_speculative_tokens if speculation else 0), engine.max_model_len - context)
     lengths = [width] * (num_tokens // width) + ([num_tokens % width] if num_tokens % width else [])
     segments = [Segment([0] * length, context, blocks, length) for length in lengths]
-    params = SamplingParams(temperature=1.0)
+    params = SamplingParams(temperature=1.0, top_p=TOP_P)
     requests = [
         SampleRequest(
             params=params,
@@ -170,7 +162,7 @@ def draft_round(
         Request(
             request_id="",
             index=0,
-            params=SamplingParams(temperature=temperature),
+            params=SamplingParams(temperature=temperature, top_p=TOP_P),
             token_ids=[0] * (context + 1),
             num_prompt_tokens=context,
             seed=row,

@@ -37,7 +37,6 @@ def choose_depth(
     num_non_draft: Tensor,
     costs: MaterializedCosts,
     max_budget: Tensor,
-    in_parallel: bool = False,
 ) -> DepthChoice:
     """Choose depth D and budget B with the most expected tokens per millisecond.
 
@@ -54,8 +53,6 @@ def choose_depth(
     num_sampling, num_requests, num_non_draft, max_budget : Tensor, 0-dim, integer
         As for :func:`~adaverify.policy.budget.choose_budget`.
     costs : MaterializedCosts
-    in_parallel : bool
-        A block is drafted whole or not at all.
 
     Returns
     -------
@@ -79,8 +76,6 @@ def choose_depth(
     reading = cost_of_prompts(num_requests, num_non_draft, costs)
     cost = costs.draft.index_select(1, num_requests.view(1).long()) + verify - reading
     allowed = count <= most
-    if in_parallel:
-        allowed &= ((depths == 0) | (depths == K))[:, None]
     rate = torch.where(allowed, tokens / cost, float("-inf"))
     best = rate.flatten().argmax()
     depth = best.div(rate.shape[1], rounding_mode="floor")

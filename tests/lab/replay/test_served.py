@@ -59,8 +59,10 @@ def test_early_stops_follow_the_present_block() -> None:
     assert steps.draft_ms == pytest.approx(3.0 * steps.drafted)
 
 
-def test_a_parallel_drafter_drafts_whole_blocks_or_none() -> None:
+def test_a_parallel_drafter_makes_one_pass_or_none() -> None:
     rounds = synthetic_rounds({"drafts_in_parallel": True, "knows_q_before_draw": True}, num_steps=60)
     steps = replay(rounds, "av", synthetic.COSTS, traffic=traffic(rounds, seats=8)).steps
-    assert set(steps.drafted.tolist()) <= {0, 32}
-    assert 0 < steps.admitted.mean() < 32
+    drafted = steps.drafted > 0
+    assert drafted.any()
+    assert (steps.drafted[drafted] % 8 == 0).all(), "all draft equally deep"
+    np.testing.assert_allclose(steps.draft_ms[drafted], steps.draft_ms.max())

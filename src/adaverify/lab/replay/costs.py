@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -25,7 +25,8 @@ class Prices:
         As the budget reads them; where a table does not say what the first draft of a chain costs, K passes are
         taken to be equal.
     drafts_in_parallel : bool
-        Whether a block is drafted in one pass, so that fewer drafts cost no less.
+        Whether a block is drafted in one pass and the table does not tell what its first draft costs: fewer drafts
+        then cost no less.
     """
 
     tables: MaterializedCosts
@@ -34,8 +35,9 @@ class Prices:
     @classmethod
     def of(cls, costs: CostTable, rounds: Rounds, num_seats: int, prompt_tokens: int = 0) -> Prices:
         """Prices of every batch that ``num_seats`` seats and so many tokens of prompts can make."""
-        K, in_parallel = rounds.num_speculative_tokens, rounds.info.drafts_in_parallel
-        by_depth = replace(costs, draft_first=None) if in_parallel else costs.with_equal_passes(K)
+        K = rounds.num_speculative_tokens
+        in_parallel = rounds.info.drafts_in_parallel and costs.draft_first is None
+        by_depth = costs if in_parallel else costs.with_equal_passes(K)
         most = num_seats * (1 + K) + prompt_tokens
         return cls(by_depth.materialize(num_seats, most, num_speculative_tokens=K), in_parallel)
 
