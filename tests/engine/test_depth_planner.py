@@ -168,3 +168,11 @@ def test_a_tie_does_not_pause_every_step() -> None:
     assert 0.85 * 800 / PAUSE_EVERY <= pauses <= 800 / PAUSE_EVERY
     one.pauses = ProbeSchedule(0.0)
     assert not any(one._pauses_now(5.0, 10.0) for _ in range(800))
+
+
+def test_a_parallel_block_is_as_deep_as_its_price_allows() -> None:
+    flat = CostTable(CHEAP.verify, CostCurve((1,), (1.0,)))
+    first = [[0.9, 0.05, 0.05, 0.05]]
+    assert after(planner(True, True), first, flat).depth == K, "deeper drafts cost nothing: confidences may choose"
+    rising = CostTable(CHEAP.verify, CostCurve((1,), (9.0,)), CostCurve((1,), (1.0,)))
+    assert after(planner(True, True), first, rising).depth == 1

@@ -7,6 +7,8 @@ import shutil
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from adaverify import SamplingParams
 from adaverify.engine import engine as engine_module
@@ -74,3 +76,14 @@ def test_a_damaged_file_and_a_missing_folder_are_named(pair, tmp_path):
         pair.llm(speculative={"estimator_state": str(file)})
     with pytest.raises(ConfigError, match="does not exist; make it first"):
         pair.llm(speculative={"estimator_state": str(tmp_path / "none" / "x")})
+
+
+def test_the_state_of_another_version_is_named_with_a_remedy(pair, prompts, tmp_path):
+    file = tmp_path / "estimator.safetensors"
+    pair.llm(speculative={"estimator_state": str(file)}).generate(prompts, PARAMS)
+    with safe_open(file, framework="pt") as older:
+        metadata = older.metadata()
+        tensors = {name: older.get_tensor(name) for name in older.keys() if name != "shift"}  # noqa: SIM118
+    save_file(tensors, file, metadata)
+    with pytest.raises(ConfigError, match=r"safetensors is of another version's estimator .*shift.*remove it"):
+        pair.llm(speculative={"estimator_state": str(file)})

@@ -112,15 +112,17 @@ class DepthPlanner:
         price = self._price_of_everything(plan, costs)
         undrafted = costs.verify.take(self._scalar(len(plan.decodes)).clamp(max=len(costs.verify) - 1))
         # the one place where the host waits: how often a model runs cannot be decided on the device
-        parts = (chosen.depth, chosen.budget, chosen.cost, price, undrafted - plan.num_sampling / chosen.rate)
-        depth, budget, cost, price_ms, pause_ms = torch.stack([part.double() for part in parts]).tolist()
+        deepest_for_it = _deepest_at_the_price(chosen.depth, costs.draft[:, len(plan.decodes)])
+        pause = undrafted - plan.num_sampling / chosen.rate
+        parts = (chosen.depth, deepest_for_it, chosen.budget, chosen.cost, price, pause)
+        depth, no_dearer, budget, cost, price_ms, pause_ms = torch.stack([part.double() for part in parts]).tolist()
         everything = DraftChoice(self._deepest_that_fits(plan), self._scalar(plan.max_draft_budget))
         if everything.depth and self.probes.is_due(price_ms, cost):
             return everything
         if depth == 0 or self._pauses_now(pause_ms, cost):
             return DraftChoice(0, self._scalar(0))
         if self.in_parallel:
-            return DraftChoice(min(int(depth), deepest), None if self.budget_may_wait else chosen.budget)
+            return DraftChoice(min(int(no_dearer), deepest), None if self.budget_may_wait else chosen.budget)
         if self.budget_may_wait:
             return DraftChoice(deepest, None, self._early_stop(plan, num_drafts, chosen.rate, costs, trims_later=True))
         if budget < _drafts_to(plan, int(depth)):
@@ -235,6 +237,14 @@ class EarlyStop:
                 self._trims_later,
             )
         )
+
+
+def _deepest_at_the_price(depth: Tensor, draft_ms: Tensor) -> Tensor:
+    """The deepest drafting that costs what ``depth`` does, so that there is more to choose from.
+
+    ``draft_ms`` [K + 1] never falls.
+    """
+    return (draft_ms <= draft_ms.take(depth)).sum() - 1
 
 
 def _drafts_to(plan: StepPlan, depth: int) -> int:

@@ -68,7 +68,12 @@ def load_state(path: str | Path, estimator: AcceptanceEstimator, config: EngineC
         raise ConfigError(
             f"estimator_state {path} was learned with {'; '.join(changed)}: name another file, or remove this one"
         )
-    estimator.load_state_dict(state | numbers)
+    try:
+        estimator.load_state_dict(state | numbers)
+    except ConfigError as error:
+        raise ConfigError(
+            f"estimator_state {path} is of another version's estimator ({error}); remove it, another is soon learned"
+        ) from error
     return True
 
 

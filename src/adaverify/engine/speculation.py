@@ -254,6 +254,8 @@ class Speculation:
             in_parallel=self.drafter.drafts_in_parallel,
             budget_may_wait=self._budget_may_wait,
             confidence_at=self._confidence_at,
+            # costs that are not corrected learn nothing from a step without drafts
+            pauses=None if self._trims_by_live_costs else ProbeSchedule(0.0),
         )
 
     def _confidence_at(self, plan: StepPlan, features: Tensor, margins: Tensor | None, position: int) -> Tensor:

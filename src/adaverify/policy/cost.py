@@ -155,8 +155,8 @@ class CostTable:
     draft : CostCurve, optional
         A whole block of K drafts; None where drafting costs nothing, as with n-gram lookup.
     draft_first : CostCurve, optional
-        The first draft alone, for a drafter that makes a pass for each; depths between are interpolated. None: a
-        block costs the same whatever its depth, as with a parallel drafter, or its parts are not known.
+        The first draft alone; depths between are interpolated. None: a block costs the same whatever its depth, or
+        its parts are not known.
     """
 
     verify: CostCurve

@@ -160,7 +160,7 @@ class EngineCollector(Collector):
     def _estimator(self, stats: EngineStats) -> Iterator[Metric]:
         gauge = self._gauge
         if stats.estimator_slope is not None:
-            yield gauge("adaverify:estimator_slope", "Slope w of sigmoid(w f + b_i).", stats.estimator_slope)
+            yield gauge("adaverify:estimator_slope", "Slope w of sigmoid(w f + b_i), at f = 0.", stats.estimator_slope)
         if stats.estimator_intercepts is not None:
             intercepts = by_position(stats.estimator_intercepts)
             yield gauge("adaverify:estimator_intercept", "Intercepts b_i.", intercepts, "position")

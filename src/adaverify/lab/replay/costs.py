@@ -45,7 +45,7 @@ class Prices:
     def draft_passes(self) -> Floats:
         """Milliseconds that each depth adds for 0 to N requests, float64 [K, N + 1]; nothing for none.
 
-        A parallel drafter makes one pass a round, the first.
+        Where a parallel drafter's price is the same at any depth, all of it is the first's.
         """
         passes: Floats = np.diff(self.tables.draft.numpy(), axis=0)
         passes[:, 0] = 0.0

@@ -31,7 +31,7 @@ class RunInfo(BaseModel):
     knows_q_before_draw : bool
         Whether the drafter knows all distributions of a block before any draw (DFlash alone).
     drafts_in_parallel : bool
-        Whether a block is drafted in one pass, so that fewer drafts cost no less.
+        Whether a block is drafted in one pass, so that its depth must be chosen before it.
     draft_sample_method, rejection_sample_method : str
     trimmed : bool
         False where every draft was verified (``--no-trim``): labels then reach up to the first rejection.

@@ -236,9 +236,9 @@ class RobustEstimator:
             slope = self._mixed_slope[group]
             telling = torch.ones_like(requests.greedy) if mask is None else mask
             self.offsets.observe(requests.slot, slope, (p * (1 - p)).sum(dim=1), residual.sum(dim=1), telling)
+        self._score_memories(features, offset, labelled, accepted, group)
         of_labels = (torch.where(labelled, values, 0.0).sum(dim=1) for values in (known, p * (1 - p), residual))
         self.shifts.observe(group, *of_labels)
-        self._score_memories(features, offset, labelled, accepted, group)
         self.labels.add(features, labelled, accepted, group)
         self._remember_confidence(predictions if mask is None else predictions.where(mask[:, None], torch.nan), group)
 

@@ -101,7 +101,7 @@ class LabelHistogram:
         G, _, K, B = self.counts.shape
         finite = torch.where(labelled[..., None], features, 0.0).double().movedim(-1, 0)
         cell = group[:, None] * K + torch.arange(K, device=features.device)
-        for axis, feature in zip(self.axes, finite, strict=False):
+        for axis, feature in zip(self.axes, finite[: len(self.axes)], strict=True):
             cell = cell * axis.num_bins + axis.bins(feature)
         weight = labelled.double()
         values = torch.cat((torch.stack((weight, weight * accepted)), weight * finite)).flatten(1)

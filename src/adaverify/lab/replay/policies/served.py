@@ -84,7 +84,7 @@ class Served(Policy):
 
     def _draft(self, step: _Step, choice: DraftChoice) -> int:
         """How deep the block becomes: as chosen, or until the engine says stop."""
-        if choice.go_on is None or self._drafter.drafts_in_parallel:
+        if choice.go_on is None:
             return choice.depth
         depth = min(choice.depth, 1)
         with torch.inference_mode():

@@ -63,8 +63,9 @@ FAMILIES = (
     Family(
         "coefficients",
         "Coefficients over refits",
-        "The estimator predicts sigmoid(w f + b) with f the log-odds of the likeliest draft token: one slope w, one "
-        "intercept b a position. Flat lines mean that it has settled; each run has a line of its own.",
+        "The estimator predicts about sigmoid(w f + b) with f the log-odds of the likeliest draft token: one slope w, "
+        "one intercept b a position (the robust estimator's at f = 0). Flat lines mean that it has settled; each run "
+        "has a line of its own.",
         coefficients_over_refits,
     ),
     Family(
