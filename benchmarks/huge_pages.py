@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from adaverify import LLM, SamplingParams
 from adaverify.engine import huge_pages
@@ -36,7 +37,10 @@ def main() -> None:
                 {name: Steps(llm, concurrency, args.max_tokens) for name, llm in engines.items()}, args.pairs
             )
             ratio = Spread.of([huge / small for huge, small in zip(steps["huge"], steps["small"], strict=True)])
-            figures[str(concurrency)] = {"ms_per_step": {n: Spread.of(v) for n, v in steps.items()}, "ratio": ratio}
+            figures[str(concurrency)] = {
+                "ms_per_step": {n: asdict(Spread.of(v)) for n, v in steps.items()},
+                "ratio": asdict(ratio),
+            }
             print(f"{concurrency} requests: a step in huge pages takes {ratio} of one in small pages")
     keep(args.name, {"by_concurrency": figures})
 
