@@ -2,8 +2,8 @@
 
 A decode step on a CPU streams every weight once and gathers keys and values from all over their pool. In pages of 4 KiB
 it looks up an address every 4 KiB, and in a virtual machine a lookup that misses walks two page tables. In pages of
-2 MiB a step on a 135M model took .86 of the time for one request, .94 for 16. Linux gives them on request where its setting is the usual
-``madvise``; elsewhere nothing happens.
+2 MiB a step on a 135M model took .86 of the time for one request, .94 for 16. Linux gives them on request where its
+setting is the usual ``madvise``; elsewhere nothing happens.
 """
 
 from __future__ import annotations
