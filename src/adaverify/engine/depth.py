@@ -110,10 +110,9 @@ class DepthPlanner:
         num_drafts = torch.tensor(plan.num_drafts, device=self.device)
         chosen = self._choose(plan, num_drafts, costs)
         price = self._price_of_everything(plan, costs)
-        undrafted = costs.verify.take(self._scalar(len(plan.decodes)).clamp(max=len(costs.verify) - 1))
         # the one place where the host waits: how often a model runs cannot be decided on the device
         deepest_for_it = _deepest_at_the_price(chosen.depth, costs.draft[:, len(plan.decodes)])
-        pause = undrafted - plan.num_sampling / chosen.rate
+        pause = chosen.undrafted_cost - plan.num_sampling / chosen.rate
         parts = (chosen.depth, deepest_for_it, chosen.budget, chosen.cost, price, pause)
         depth, no_dearer, budget, cost, price_ms, pause_ms = torch.stack([part.double() for part in parts]).tolist()
         everything = DraftChoice(self._deepest_that_fits(plan), self._scalar(plan.max_draft_budget))

@@ -22,12 +22,15 @@ class DepthChoice(NamedTuple):
         Expected tokens per millisecond of ``cost``: the going rate.
     cost : Tensor, float64
         Expected milliseconds of the step, without the reading of prompts.
+    undrafted_cost : Tensor, float64
+        The same of a step that drafts nothing.
     """
 
     depth: Tensor
     budget: Tensor
     rate: Tensor
     cost: Tensor
+    undrafted_cost: Tensor
 
 
 def choose_depth(
@@ -82,7 +85,7 @@ def choose_depth(
     everything = torch.minimum(most, depth * R)
     free = costs.verify.take(num_non_draft + everything) <= costs.verify.take(num_non_draft)
     budget = torch.where(free, everything, count.take(best))
-    return DepthChoice(depth, budget, rate.take(best), cost.take(best))
+    return DepthChoice(depth, budget, rate.take(best), cost.take(best), cost[0, 0])
 
 
 def worth_another_pass(

@@ -102,7 +102,6 @@ class RobustEstimator:
 
     # offsets move after every step
     steps_ahead = 1
-    STATE = ("slopes", "all_intercepts", "losses", "confidence", "confidence_weight")
 
     def __init__(
         self,
@@ -230,14 +229,14 @@ class RobustEstimator:
         known, p, residual = label_residuals(usable, predictions, num_admitted, num_accepted, None)
         labelled = known if mask is None else known & mask[:, None]
         group, offset = self._group_and_offset(len(features), requests)
-        accepted = known & (residual > 0)
+        accepted, information = known & (residual > 0), p * (1 - p)
         if requests is not None:
             # what says nothing of other requests still says something of its own
             slope = self._mixed_slope[group]
             telling = torch.ones_like(requests.greedy) if mask is None else mask
-            self.offsets.observe(requests.slot, slope, (p * (1 - p)).sum(dim=1), residual.sum(dim=1), telling)
+            self.offsets.observe(requests.slot, slope, information.sum(dim=1), residual.sum(dim=1), telling)
         self._score_memories(features, offset, labelled, accepted, group)
-        of_labels = (torch.where(labelled, values, 0.0).sum(dim=1) for values in (known, p * (1 - p), residual))
+        of_labels = (torch.where(labelled, values, 0.0).sum(dim=1) for values in (known, information, residual))
         self.shifts.observe(group, *of_labels)
         self.labels.add(features, labelled, accepted, group)
         self._remember_confidence(predictions if mask is None else predictions.where(mask[:, None], torch.nan), group)
@@ -260,9 +259,7 @@ class RobustEstimator:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned about the traffic, as copies; what is known of single requests ends with them."""
-        tensors = {name: getattr(self, name).clone() for name in self.STATE}
-        parts = {name: tensor.clone() for name, tensor in self._parts.items()}
-        return {**tensors, **parts, "num_refits": self.num_refits}
+        return {name: tensor.clone() for name, tensor in self._state.items()} | {"num_refits": self.num_refits}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned, in place.
@@ -272,7 +269,7 @@ class RobustEstimator:
         ConfigError
             A key is missing or a tensor has another shape, as from another ``num_speculative_tokens``.
         """
-        own = {**{name: getattr(self, name) for name in self.STATE}, **self._parts}
+        own = self._state
         missing = [name for name in (*own, "num_refits") if name not in state]
         if missing:
             raise ConfigError(f"estimator state lacks {', '.join(missing)}; pass what state_dict() returned")
@@ -287,9 +284,14 @@ class RobustEstimator:
         self.num_refits = int(state["num_refits"])
 
     @property
-    def _parts(self) -> dict[str, Tensor]:
-        """State that parts of the estimator hold."""
+    def _state(self) -> dict[str, Tensor]:
+        """The tensors that hold what was learned about the traffic, by the names they are kept under."""
         return {
+            "slopes": self.slopes,
+            "all_intercepts": self.all_intercepts,
+            "losses": self.losses,
+            "confidence": self.confidence,
+            "confidence_weight": self.confidence_weight,
             "labels": self.labels.sums,
             "shift": self.shifts.shift,
             "shift_information": self.shifts.information,
