@@ -11,16 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adaverify.sampling.nucleus import nucleus
+from adaverify.sampling.kept import has_top_k, keep_most_likely_, window_of
 from adaverify.sampling.params import SamplingParams
-from adaverify.sampling.top import largest
+from adaverify.sampling.top import SLICE_ELEMENTS, most_likely
 
-# Nuclei of targets rarely exceed the first window, and hardly ever the next; a histogram tells those that do.
-_FIRST_WINDOW = 256
-_WINDOW_GROWTH = 4
 _BLOCK = 256
-# Probabilities looked at together: what follows one pass over them should find them in the processor's caches.
-_SLICE_ELEMENTS = 1 << 20
 # Colder than this, logits would overflow when divided; hotter, forbidden ones would give -inf / inf.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e30
 
@@ -100,81 +95,26 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
         Rows sum to 1; rows of non-finite logits contain NaN.
     """
     vocab = logits.shape[-1]
-    has_top_k = _has_top_k(top_k, vocab)
-    filtered = has_top_k | (top_p < 1) | (min_p > 0)
-    # A window of k + 1 shows whether the k-th probability is tied with the next.
-    window = torch.where(has_top_k, (top_k + 1).clamp(max=_FIRST_WINDOW), _FIRST_WINDOW) * filtered
+    filtered = has_top_k(top_k, vocab) | (top_p < 1) | (min_p > 0)
+    window = window_of(top_k, filtered, vocab).max()
     # One transfer to the host.
-    num_scaled, num_filtered, width = torch.stack(((temperature != 1).sum(), filtered.sum(), window.max())).tolist()
+    num_scaled, num_filtered, width = torch.stack(((temperature != 1).sum(), filtered.sum(), window)).tolist()
 
     if num_scaled:
         logits = logits / temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
     if num_filtered == len(logits):
-        size = max(1, _SLICE_ELEMENTS // vocab) if logits.device.type == "cpu" else len(logits)
+        size = max(1, SLICE_ELEMENTS // vocab) if logits.device.type == "cpu" else len(logits)
         probs = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
         for start in range(0, len(logits), size):
             part = slice(start, start + size)
             torch.softmax(logits[part], dim=-1, dtype=torch.float32, out=probs[part])
-            _filter_(probs[part], top_k[part], top_p[part], min_p[part], width)
+            keep_most_likely_(probs[part], top_k[part], top_p[part], min_p[part], width)
         return probs
     probs = torch.softmax(logits, dim=-1, dtype=torch.float32)
     if num_filtered:
         rows = filtered.nonzero().squeeze(-1)
-        probs[rows] = _filter_(probs[rows], top_k[rows], top_p[rows], min_p[rows], width)
+        probs[rows] = keep_most_likely_(probs[rows], top_k[rows], top_p[rows], min_p[rows], width)
     return probs
-
-
-def _filter_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: int) -> Tensor:
-    """Filter rows in place: look at their ``width`` most likely tokens, and wider only where that is not enough."""
-    vocab = probs.shape[-1]
-    width = min(width, vocab)
-    top, index = largest(probs, width)
-    kept, resolved = _filter_window(top, top_k, top_p, min_p, vocab)
-    by_histogram = (min_p <= 0) & ~_has_top_k(top_k, vocab) & (width > _FIRST_WINDOW)
-    of_nucleus, others = ((~resolved & kind).nonzero().squeeze(-1) for kind in (by_histogram, ~by_histogram))
-    wide, wider = probs[of_nucleus], probs[others]
-    probs.zero_().scatter_(-1, index, kept)
-    if len(of_nucleus):
-        probs[of_nucleus] = nucleus(wide, top_p[of_nucleus])
-    if len(others):
-        next_width = max(width, _FIRST_WINDOW) * _WINDOW_GROWTH
-        probs[others] = _filter_(wider, top_k[others], top_p[others], min_p[others], next_width)
-    return probs
-
-
-def _has_top_k(top_k: Tensor, vocab: int) -> Tensor:
-    """Rows that top-k may take something from, [N] bool."""
-    return (top_k > 0) & (top_k < vocab)
-
-
-def _filter_window(top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
-    """Filter the ``W`` largest probabilities of each row, sorted downwards.
-
-    Returns
-    -------
-    kept : Tensor [N, W] float32
-        Renormalised, zero where dropped.
-    resolved : Tensor [N] bool
-        Whether the row's result can be told from the window: nothing outside of it is kept or counted.
-    """
-    width = top.shape[-1]
-    whole = width == vocab
-    has_top_k = _has_top_k(top_k, vocab)
-    kth = top.gather(-1, (top_k.clamp(1, width) - 1).unsqueeze(-1))
-    keep = (top > 0) & (top >= top[:, :1] * min_p.unsqueeze(-1)) & ((top >= kth) | ~has_top_k.unsqueeze(-1))
-
-    weights = top.to(torch.float64) * keep
-    mass = weights.cumsum(dim=-1)
-    unrestricted = ~has_top_k & (min_p <= 0)
-    mass_known = unrestricted | ~keep[:, -1] | whole
-    total = torch.where(unrestricted, 1.0, mass[:, -1])
-    before_nucleus_end = mass < (top_p * total).unsqueeze(-1)
-    last = before_nucleus_end.sum(dim=-1, keepdim=True).clamp(max=width - 1)
-    keep &= (top >= top.gather(-1, last)) | (top_p >= 1).unsqueeze(-1)
-
-    weights *= keep
-    kept = weights / weights.cumsum(dim=-1)[:, -1:]
-    return kept.to(top.dtype), mass_known & (~keep[:, -1] | whole)
 
 
 def sample_from(probs: Tensor, u: Tensor) -> Tensor:
@@ -241,9 +181,9 @@ def draw_drafts(logits: Tensor, sampling: SamplingTensors, u: Tensor) -> tuple[T
         distribution, or zeros that take no memory where all requests are greedy.
     """
     if bool(sampling.greedy.all()):
-        return logits.max(dim=-1).indices, logits.new_zeros(1).expand_as(logits)
+        return most_likely(logits)[1], logits.new_zeros(1).expand_as(logits)
     q = filtered_probabilities(logits, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
     tokens = sample_from(q, u)
     if bool(sampling.greedy.any()):
-        tokens = torch.where(sampling.greedy, logits.max(dim=-1).indices, tokens)
+        tokens = torch.where(sampling.greedy, most_likely(logits)[1], tokens)
     return tokens, q

@@ -17,6 +17,7 @@ from adaverify.sampling.race import run_race
 from adaverify.sampling.request import SampleRequest, SampleResult
 from adaverify.sampling.rng import Purpose, uniforms
 from adaverify.sampling.token_rules import apply_token_rules
+from adaverify.sampling.top import most_likely
 from adaverify.sampling.verification import Verification, verify_greedy, verify_standard
 
 __all__ = ["SampleRequest", "SampleResult", "sample"]
@@ -65,7 +66,7 @@ def sample(
         logits = logits.to(torch.float32)
 
     # One pass gives the most likely tokens and finds every NaN, since the maximum propagates it.
-    best, target_tokens = logits.max(dim=-1)
+    best, target_tokens = most_likely(logits)
     fault = torch.where(best.isfinite(), _FINE, _NOT_FINITE)
     raw = {}
     for r in ruled:
@@ -126,7 +127,7 @@ def _apply_rules(rows: Tensor, request: SampleRequest, target_tokens: Tensor, fa
         request.draft_token_ids,
         request.eos_token_ids,
     )
-    best, tokens = rows.max(dim=-1)
+    best, tokens = most_likely(rows)
     target_tokens.copy_(tokens)
     # The law stays the same, and a huge bias does not overflow when it is divided by the temperature.
     rows -= best.unsqueeze(-1)
