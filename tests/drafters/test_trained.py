@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tests.drafters.scratch import Scratch, assert_from_scratch
 from tests.drafters.support import METHODS, record, save_echoing_target, spoil, trained
 from tests.support import Pair, plain_llm, random_prompts, token_ids
 
 from adaverify import SamplingParams
+from adaverify.engine.depth import DraftChoice
 from adaverify.policy.cost import CostCurve, CostTable
 
 VOCAB = 24
@@ -90,6 +94,24 @@ def test_blocks_equal_a_pass_from_scratch(pairs, variant, options):
     assert (stats.num_preemptions > 0) == ("num_kv_blocks" in options)
     assert stats.prefix_cache_hits > 0
     assert assert_from_scratch(Scratch(pair), calls) > 150
+
+
+@pytest.mark.parametrize("method", ["eagle3", "mtp", "eagle3 sliding"])
+def test_a_drafter_catches_up_after_steps_without_drafts(pairs, monkeypatch, method):
+    """Longer stretches than a verified block, which only leave keys and values."""
+    pair = pairs[method]
+    llm, steps = pair.llm(costs=None, k=3), itertools.count()
+    speculation = llm.engine.speculation
+
+    def choose(plan):
+        depth = 0 if next(steps) % 8 else min(3, max(plan.num_drafts, default=0))
+        return DraftChoice(depth, torch.tensor(plan.max_draft_budget if depth else 0))
+
+    monkeypatch.setattr(speculation, "choose", choose)
+    calls = record(llm)
+    llm.generate(PROMPTS[:6], [replace(params, max_tokens=30) for params in PARAMS])
+    assert sum(sum(call.num_drafts) > 0 for call in calls) > 2
+    assert_from_scratch(Scratch(pair), calls)
 
 
 @pytest.mark.parametrize("method", METHODS)

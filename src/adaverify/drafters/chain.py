@@ -12,7 +12,7 @@ from torch import Tensor
 from adaverify.drafters.base import DraftBlock, GoOn
 from adaverify.drafters.hidden_state import HiddenStateDrafter
 from adaverify.drafters.models import Eagle3DraftModel, MtpDraftModel
-from adaverify.engine.batch import Segment, pack, slots_of
+from adaverify.engine.batch import PackedBatch, Segment, pack, slots_of
 from adaverify.engine.request import Request
 from adaverify.engine.runner import ForwardOutput
 from adaverify.engine.scheduler import PrefillChunk
@@ -65,7 +65,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         segments = [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks]
         segments = [segment for segment in segments if segment.token_ids]
         if segments:
-            self._run_known(segments)
+            self._fill(segments)
 
     @torch.inference_mode()
     def propose(
@@ -79,7 +79,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         writer = self._writer(requests, depth, self.model.config.draft_vocab_size, self.model.target_token_ids)
         if not depth or not requests:
             return writer.block()
-        hidden = self._run_known([self._unseen(request, request.num_tokens, 1) for request in requests])
+        hidden = self._catch_up([self._unseen(request, request.num_tokens, 1) for request in requests])
         tokens = writer.draw(0, self.model.head(hidden))
         while writer.wants_more(go_on):
             hidden = self._run_drafted(requests, tokens, hidden, writer.drawn)
@@ -92,14 +92,31 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         request.num_draft_computed = max(request.num_draft_computed, end)
         return Segment(request.token_ids[start:end], start, request.blocks, num_logits)
 
-    def _run_known(self, segments: Sequence[Segment]) -> Tensor:
-        """Rows with the target's states; gives the last rows asked for [N, H]."""
+    def _catch_up(self, segments: Sequence[Segment]) -> Tensor:
+        """Rows with the target's states; gives the last row of each segment [R, H].
+
+        What came in while nothing was drafted may be long, and of all but the last row only keys and values matter.
+        """
+        long = [len(segment.token_ids) > self.max_padded_query for segment in segments]
+        if any(long):
+            heads = [segment for segment, is_long in zip(segments, long, strict=True) if is_long]
+            self._fill([Segment(s.token_ids[:-1], s.start, s.blocks, 0) for s in heads])
+            segments = [_last_of(s) if is_long else s for s, is_long in zip(segments, long, strict=True)]
+        return self._run(segments, self._states_before(segments))
+
+    def _fill(self, segments: Sequence[Segment]) -> None:
+        """Write the keys and values of rows with the target's states."""
+        batch = self._pack(segments)
+        self.model.fill(batch.token_ids, self._states_before(segments)[None], batch.positions, batch.context)
+
+    def _states_before(self, segments: Sequence[Segment]) -> Tensor:
+        """The target's states of the positions before all rows of ``segments`` [T, H]."""
         lengths = np.array([len(segment.token_ids) for segment in segments])
         starts = np.repeat([segment.start for segment in segments], lengths)
         firsts = np.repeat(np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
         before = starts - 1 + np.arange(lengths.sum()) - firsts
         slots = torch.from_numpy(slots_of(segments, lengths, before, self.kv.block_size)).to(self.device)
-        return self._run(segments, self.states.index_select(0, slots))
+        return self.states.index_select(0, slots)
 
     def _run_drafted(self, requests: Sequence[Request], tokens: Tensor, hidden: Tensor, num_drafts: int) -> Tensor:
         """Rows of the ``num_drafts``-th drafts, with our own states; one without room for it stays at its end."""
@@ -110,6 +127,15 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         return self._run(segments, hidden)
 
     def _run(self, segments: Sequence[Segment], hidden: Tensor) -> Tensor:
-        batch = pack(segments, self.kv, self.device, self.max_padded_query, first_key=1)
+        batch = self._pack(segments)
         states = self.model(batch.token_ids, hidden[None], batch.positions, batch.context)
         return states[0, batch.logit_rows]
+
+    def _pack(self, segments: Sequence[Segment]) -> PackedBatch:
+        return pack(segments, self.kv, self.device, self.max_padded_query, first_key=1)
+
+
+def _last_of(segment: Segment) -> Segment:
+    """The last token of a segment alone."""
+    before = len(segment.token_ids) - 1
+    return Segment(segment.token_ids[-1:], segment.start + before, segment.blocks, segment.num_logits)

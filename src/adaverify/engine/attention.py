@@ -7,7 +7,7 @@ into one call; each longer prefill chunk is a call of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -91,6 +91,11 @@ class PagedContext:
     groups: list[QueryGroup]
     total: Tensor | None = None
 
+    @property
+    def without_queries(self) -> PagedContext:
+        """The same batch where only keys and values are written; attention then gives zeros."""
+        return replace(self, groups=[])
+
 
 def paged_attention(
     module: nn.Module,
@@ -126,7 +131,8 @@ def paged_attention(
     queries = query[0].transpose(0, 1)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     plain = softcap is None and s_aux is None
-    output = queries.new_empty(queries.shape[0], queries.shape[1], layer.value_dim)
+    shape = (queries.shape[0], queries.shape[1], layer.value_dim)
+    output = queries.new_empty(shape) if paged.groups else queries.new_zeros(shape)
     for group in paged.groups:
         num_requests, length = group.query_positions.shape
         heads_per_kv = queries.shape[1] // layer.num_heads

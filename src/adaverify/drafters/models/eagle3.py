@@ -31,12 +31,16 @@ class Eagle3FirstLayer(nn.Module):
         self.hidden_norm = classes.norm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = classes.norm(config.hidden_size, eps=config.rms_norm_eps)
 
+    def attend(self, embeddings: Tensor, hidden: Tensor, **attention: Any) -> Tensor:
+        """Hidden states [1, T, H] behind the attention, from ``embeddings`` and ``hidden`` of the same shape."""
+        normed = self.hidden_norm(hidden)
+        residual: Tensor = normed if self.norm_before_residual else hidden
+        both = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
+        return residual + self.self_attn(both, attention_mask=None, **attention)[0]
+
     def forward(self, embeddings: Tensor, hidden: Tensor, **attention: Any) -> Tensor:
         """Hidden states [1, T, H] from ``embeddings`` and ``hidden`` of the same shape."""
-        normed = self.hidden_norm(hidden)
-        residual = normed if self.norm_before_residual else hidden
-        both = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
-        hidden = residual + self.self_attn(both, attention_mask=None, **attention)[0]
+        hidden = self.attend(embeddings, hidden, **attention)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -95,6 +99,15 @@ class Eagle3DraftModel(DraftModel):
         for i, layer in enumerate(others, start=1):
             hidden = layer(hidden, **options, **window_kwargs(self.config.layer_config, i))
         return self.norm(hidden) if self.config.norm_output else hidden
+
+    def fill(self, token_ids: Tensor, hidden: Tensor, positions: Tensor, paged: PagedContext) -> None:
+        """Only write the keys and values of the packed rows; parameters as for :meth:`forward`."""
+        if len(self.layers) > 1:
+            self(token_ids, hidden, positions, paged)
+        else:
+            options = {"position_embeddings": self.rotary_emb(hidden, positions), "paged": paged.without_queries}
+            options |= window_kwargs(self.config.layer_config, 0)
+            self.layers[0].attend(self.embed(token_ids), hidden, **options)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., Vd] over the draft vocabulary, of what :meth:`forward` gave."""

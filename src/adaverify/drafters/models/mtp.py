@@ -32,11 +32,15 @@ class MtpLayer(nn.Module):
         self.post_attention_layernorm = classes.norm(width, eps=eps)
         self.final_layernorm = classes.norm(width, eps=eps)
 
-    def forward(self, embeddings: Tensor, hidden: Tensor, **attention: Any) -> Tensor:
-        """Normed hidden states [1, T, H] from ``embeddings`` and ``hidden`` of the same shape."""
+    def attend(self, embeddings: Tensor, hidden: Tensor, **attention: Any) -> Tensor:
+        """Hidden states [1, T, H] behind the attention, from ``embeddings`` and ``hidden`` of the same shape."""
         both = torch.cat([self.token_layernorm(embeddings), self.hidden_layernorm(hidden)], dim=-1)
         hidden = self.input_proj(both)
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), attention_mask=None, **attention)[0]
+        return hidden + self.self_attn(self.input_layernorm(hidden), attention_mask=None, **attention)[0]
+
+    def forward(self, embeddings: Tensor, hidden: Tensor, **attention: Any) -> Tensor:
+        """Normed hidden states [1, T, H] from ``embeddings`` and ``hidden`` of the same shape."""
+        hidden = self.attend(embeddings, hidden, **attention)
         hidden = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return self.final_layernorm(hidden)
 
@@ -79,6 +83,16 @@ class MtpDraftModel(DraftModel):
             hidden.to(embeddings.dtype),
             position_embeddings=self.rotary_emb(embeddings, positions),
             paged=paged,
+        )
+
+    def fill(self, token_ids: Tensor, hidden: Tensor, positions: Tensor, paged: PagedContext) -> None:
+        """Only write the keys and values of the packed rows; parameters as for :meth:`forward`."""
+        embeddings = self.embed(token_ids)
+        self.mtp_layers[0].attend(
+            embeddings,
+            hidden.to(embeddings.dtype),
+            position_embeddings=self.rotary_emb(embeddings, positions),
+            paged=paged.without_queries,
         )
 
     def head(self, hidden: Tensor) -> Tensor:
