@@ -114,6 +114,28 @@ def test_a_drafter_catches_up_after_steps_without_drafts(pairs, monkeypatch, met
     assert_from_scratch(Scratch(pair), calls)
 
 
+@pytest.mark.parametrize("method", ["eagle3", "mtp"])
+def test_prompts_that_come_while_nothing_is_drafted_are_read_later(pairs, monkeypatch, method):
+    pair = pairs[method]
+    llm = pair.llm(costs=None, k=3, max_num_batched_tokens=12, max_num_seqs=6)
+    speculation, read = llm.engine.speculation, []
+    fill = speculation.drafter._fill
+    monkeypatch.setattr(speculation.drafter, "_fill", lambda s: (read.extend(len(x.token_ids) for x in s), fill(s)))
+    with monkeypatch.context() as silence:
+        silence.setattr(speculation, "choose", lambda plan: DraftChoice(0, torch.tensor(0)))
+        llm.generate(PROMPTS[:6], PARAMS)
+    # only those that came before anyone decoded
+    assert sum(read) <= 12
+    calls = record(llm)
+    llm.generate(PROMPTS[:6], PARAMS)
+    assert llm.stats().prefix_cache_hits > 0
+    assert_from_scratch(Scratch(pair), calls)
+    # what is cached has now been read, too
+    read.clear()
+    llm.generate([[*max(PROMPTS[:6], key=len), 1]], PARAMS[1])
+    assert sum(read) <= llm.config.block_size
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_drafts_are_the_likeliest_tokens(pairs, method):
     llm = pairs[method].llm(costs=None, k=deepest(pairs[method]), sampling="greedy")

@@ -113,3 +113,15 @@ def test_without_prefix_caching_nothing_is_found():
     pool = BlockPool(5, 4, enable_prefix_caching=False)
     cached(pool, 2)
     assert pool.find_prefix(KEYS) == []
+
+
+def test_a_block_is_drafted_from_when_it_is_noted_until_it_is_handed_out_again():
+    pool = BlockPool(num_blocks=4, block_size=2)
+    blocks = pool.allocate(3)
+    pool.note_drafted(blocks[0])
+    pool.note_drafted(blocks[2])
+    assert pool.num_drafted(blocks) == 1
+    assert pool.num_drafted(blocks[2:]) == 1
+    assert pool.num_drafted([]) == 0
+    pool.release(blocks)
+    assert pool.num_drafted(pool.allocate(3)) == 0

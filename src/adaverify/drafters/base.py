@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from adaverify.engine.request import Request
@@ -47,6 +48,15 @@ class DraftBlock:
     margin: Tensor | None = None
     laws_per_request: int | None = None
 
+    @classmethod
+    def empty(cls, num_requests: int, device: torch.device) -> DraftBlock:
+        """Nothing drafted."""
+        return cls(
+            torch.empty(num_requests, 0, dtype=torch.long, device=device),
+            torch.empty(num_requests, 0, device=device),
+            laws=None,
+        )
+
     @property
     def depth(self) -> int:
         """Positions drafted, K."""
@@ -82,6 +92,9 @@ class Drafter(ABC):
         the draft budget look at the confidences of the present block.
     drafts_in_parallel : bool
         Whether a block is drafted in one pass, so that its depth must be chosen before it.
+    rereads : bool
+        Whether it can read a text at any time from what :meth:`absorb` has kept: then cached blocks need not hold what
+        it makes of it, and prompts that come while nothing is drafted are left for later.
     has_confidence_head : bool
         Whether its blocks bring a confidence of their own.
     keeps_details : bool
@@ -92,6 +105,7 @@ class Drafter(ABC):
 
     knows_q_before_draw: ClassVar[bool]
     drafts_in_parallel: ClassVar[bool] = False
+    rereads: ClassVar[bool] = False
     has_confidence_head: bool = False
     keeps_details: bool = False
     coupled: bool = False

@@ -35,6 +35,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     """
 
     knows_q_before_draw: ClassVar[bool] = False
+    rereads: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         super().__init__(model, num_blocks, block_size, greedy)
         self.max_padded_query = max_padded_query
         width = model.config.hidden_size
+        self._takes_prompts = True
         self.states = torch.zeros(num_blocks * block_size, width, dtype=self.dtype, device=self.device)
 
     @torch.inference_mode()
@@ -57,12 +59,12 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         num_drafts: Sequence[int],
         chunks: Sequence[PrefillChunk],
     ) -> None:
-        """Keep the target's states, and take in the prompt chunks that they complete."""
+        """Keep the target's states, and, while drafting pays, take in the prompt chunks that they complete."""
         assert output.hidden is not None
         projected = self.model.project(output.hidden.to(self.states.dtype))
         # a masked state times 0 must stay 0, whatever a sick request left
         self.states.index_copy_(0, output.slots, projected.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
-        segments = [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks]
+        segments = [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks if self._takes_prompts]
         segments = [segment for segment in segments if segment.token_ids]
         if segments:
             self._fill(segments)
@@ -76,9 +78,10 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         go_on: GoOn | None = None,
     ) -> DraftBlock:
         """Draft up to ``depth`` tokens each; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
-        writer = self._writer(requests, depth, self.model.config.draft_vocab_size, self.model.target_token_ids)
+        self._takes_prompts = depth > 0 or not requests
         if not depth or not requests:
-            return writer.block()
+            return DraftBlock.empty(len(requests), self.device)
+        writer = self._writer(requests, depth, self.model.config.draft_vocab_size, self.model.target_token_ids)
         hidden = self._catch_up([self._unseen(request, request.num_tokens, 1) for request in requests])
         tokens = writer.draw(0, self.model.head(hidden))
         while writer.wants_more(go_on):

@@ -55,10 +55,11 @@ class DFlashDrafter(HiddenStateDrafter[DFlashDraftModel]):
         go_on: GoOn | None = None,
     ) -> DraftBlock:
         """Draft ``depth`` tokens per request; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
+        if not depth or not requests:
+            return DraftBlock.empty(len(requests), self.device)
         writer = self.new_writer(requests, depth)
-        if depth and requests:
-            hidden = self._run_blocks(requests, depth)
-            self.draw(writer, hidden, self.model.head(hidden), requests)
+        hidden = self._run_blocks(requests, depth)
+        self.draw(writer, hidden, self.model.head(hidden), requests)
         return writer.block()
 
     def new_writer(self, requests: Sequence[Request], depth: int) -> DraftWriter:

@@ -50,6 +50,9 @@ class StandaloneDrafter(Drafter):
         go_on: GoOn | None = None,
     ) -> DraftBlock:
         """Draft up to ``depth`` tokens per request; see :meth:`Drafter.propose`."""
+        if not depth or not requests:
+            self._take_in([], chunks)
+            return DraftBlock.empty(len(requests), self.runner.device)
         writer = DraftWriter(
             requests,
             depth,
@@ -60,13 +63,12 @@ class StandaloneDrafter(Drafter):
             keep_details=self.keeps_details,
             coupled=self.coupled,
         )
-        logits = self._take_in(requests if depth else [], chunks)
-        if depth:
-            tokens = writer.draw(0, align_logits(logits, self.vocab_size))
-            while writer.wants_more(go_on):
-                logits = self._extend(requests, tokens, writer.drawn)
-                tokens = writer.draw(writer.drawn, align_logits(logits, self.vocab_size))
-        for request in requests if depth else []:
+        logits = self._take_in(requests, chunks)
+        tokens = writer.draw(0, align_logits(logits, self.vocab_size))
+        while writer.wants_more(go_on):
+            logits = self._extend(requests, tokens, writer.drawn)
+            tokens = writer.draw(writer.drawn, align_logits(logits, self.vocab_size))
+        for request in requests:
             # the last draft of the block has been drawn but not read
             request.num_draft_computed = request.num_tokens + writer.drawn - 1
         return writer.block()

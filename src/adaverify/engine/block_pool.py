@@ -40,6 +40,7 @@ class BlockPool:
         self._references = [0] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
         self._hash_of: dict[int, BlockHash] = {}
+        self._drafted: set[int] = set()
 
     @property
     def capacity(self) -> int:
@@ -116,7 +117,16 @@ class BlockPool:
             self._block_of[key] = block
             self._hash_of[block] = key
 
+    def note_drafted(self, block: int) -> None:
+        """The drafter, too, has read the tokens of a full block."""
+        self._drafted.add(block)
+
+    def num_drafted(self, blocks: Sequence[int]) -> int:
+        """How many of ``blocks``, from the first on, the drafter has read."""
+        return next((i for i, block in enumerate(blocks) if block not in self._drafted), len(blocks))
+
     def _forget(self, block: int) -> None:
+        self._drafted.discard(block)
         key = self._hash_of.pop(block, None)
         if key is not None:
             del self._block_of[key]

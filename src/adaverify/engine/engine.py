@@ -303,8 +303,10 @@ class Engine:
         return deltas
 
     def _num_valid(self, request: Request) -> int:
-        """Tokens whose keys and values both stores hold."""
-        return min(request.num_computed, request.num_draft_computed) if self.speculation else request.num_computed
+        """Tokens of which both stores hold all that need not be computed again."""
+        if self.speculation is None or self.speculation.drafter.rereads:
+            return request.num_computed
+        return min(request.num_computed, request.num_draft_computed)
 
     def _rest(self) -> None:
         """Stop the clock if there is nothing to do."""

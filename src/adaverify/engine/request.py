@@ -74,6 +74,7 @@ class Request:
     error: str | None = None
     _hashes: list[BlockHash] = field(default_factory=list)
     _num_remembered: int = 0
+    _num_noted: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -138,7 +139,10 @@ class Request:
         return self._hashes
 
     def remember_blocks(self, pool: BlockPool, num_valid: int) -> None:
-        """Enter the blocks that hold only the first ``num_valid``, final, tokens into the prefix cache."""
+        """Enter the blocks that hold only the first ``num_valid``, final, tokens into the prefix cache.
+
+        And note those of them that the drafter has read.
+        """
         if self.tainted or not pool.enable_prefix_caching:
             return
         hashes = self.prefix_hashes(pool.block_size)
@@ -146,10 +150,14 @@ class Request:
         for i in range(self._num_remembered, last):
             pool.remember(self.blocks[i], hashes[i])
         self._num_remembered = max(self._num_remembered, last)
+        last = min(self.num_draft_computed // pool.block_size, self._num_remembered)
+        for i in range(self._num_noted, last):
+            pool.note_drafted(self.blocks[i])
+        self._num_noted = max(self._num_noted, last)
 
     def reset(self) -> None:
         """Forget what was computed (the blocks are gone); the tokens stay."""
         self.num_computed = 0
         self.num_draft_computed = 0
-        self._num_remembered = 0
+        self._num_remembered = self._num_noted = 0
         self.status = Status.WAITING

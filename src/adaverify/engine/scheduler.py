@@ -218,7 +218,8 @@ class Scheduler:
             return False
         self.pool.share(cached)
         request.blocks = cached + self.pool.allocate(missing)
-        request.num_computed = request.num_draft_computed = len(cached) * self.pool.block_size
+        request.num_computed = len(cached) * self.pool.block_size
+        request.num_draft_computed = self.pool.num_drafted(cached) * self.pool.block_size
         self.prefix_cache_queries += request.num_tokens
         self.prefix_cache_hits += request.num_computed
         if request.num_preemptions == 0:
