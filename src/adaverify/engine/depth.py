@@ -175,6 +175,8 @@ class DepthPlanner:
 
     def _deepest_that_fits(self, plan: StepPlan) -> int:
         """The deepest drafting of which everything can be verified."""
+        if sum(plan.num_drafts) <= plan.max_draft_budget:
+            return max(plan.num_drafts)
         depths = range(max(plan.num_drafts) + 1)
         return max(depth for depth in depths if _drafts_to(plan, depth) <= plan.max_draft_budget)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adaverify.errors import ConfigError
 
-PROBE_SHARE = 0.01
+PROBE_SHARE = 0.0025
 
 
 class ProbeSchedule:
