@@ -13,6 +13,7 @@ from adaverify.drafters.base import DraftBlock, GoOn
 from adaverify.drafters.hidden_state import HiddenStateDrafter
 from adaverify.drafters.models import Eagle3DraftModel, MtpDraftModel
 from adaverify.engine.batch import PackedBatch, Segment, pack, slots_of
+from adaverify.engine.huge_pages import in_huge_pages
 from adaverify.engine.request import Request
 from adaverify.engine.runner import ForwardOutput
 from adaverify.engine.scheduler import PrefillChunk
@@ -47,9 +48,9 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     ) -> None:
         super().__init__(model, num_blocks, block_size, greedy)
         self.max_padded_query = max_padded_query
-        width = model.config.hidden_size
         self._takes_prompts = True
-        self.states = torch.zeros(num_blocks * block_size, width, dtype=self.dtype, device=self.device)
+        shape = (num_blocks * block_size, model.config.tapped_size)
+        self.states = in_huge_pages(torch.empty(shape, dtype=self.dtype, device=self.device)).zero_()
 
     @torch.inference_mode()
     def absorb(
@@ -61,9 +62,10 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     ) -> None:
         """Keep the target's states, and, while drafting pays, take in the prompt chunks that they complete."""
         assert output.hidden is not None
-        projected = self.model.project(output.hidden.to(self.states.dtype))
-        # a masked state times 0 must stay 0, whatever a sick request left
-        self.states.index_copy_(0, output.slots, projected.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+        # As they are: what is never drafted from need not be projected. What is not finite must not stay for the next
+        # request that gets the slot: a masked state times 0 must stay 0.
+        hidden = output.hidden.to(self.states.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        self.states.index_copy_(0, output.slots, hidden)
         segments = [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks if self._takes_prompts]
         segments = [segment for segment in segments if segment.token_ids]
         if segments:
@@ -113,13 +115,13 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         self.model.fill(batch.token_ids, self._states_before(segments)[None], batch.positions, batch.context)
 
     def _states_before(self, segments: Sequence[Segment]) -> Tensor:
-        """The target's states of the positions before all rows of ``segments`` [T, H]."""
+        """The target's states of the positions before all rows of ``segments``, projected [T, H]."""
         lengths = np.array([len(segment.token_ids) for segment in segments])
         starts = np.repeat([segment.start for segment in segments], lengths)
         firsts = np.repeat(np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths)
         before = starts - 1 + np.arange(lengths.sum()) - firsts
         slots = torch.from_numpy(slots_of(segments, lengths, before, self.kv.block_size)).to(self.device)
-        return self.states.index_select(0, slots)
+        return self.model.project(self.states.index_select(0, slots))
 
     def _run_drafted(self, requests: Sequence[Request], tokens: Tensor, hidden: Tensor, num_drafts: int) -> Tensor:
         """Rows of the ``num_drafts``-th drafts, with our own states; one without room for it stays at its end."""

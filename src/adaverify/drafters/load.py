@@ -124,7 +124,7 @@ class LoadedDraftModel(LoadedDrafter):
     @property
     def bytes_per_token(self) -> int:
         """See :attr:`LoadedDrafter.bytes_per_token`."""
-        states = 0 if isinstance(self.model, DFlashDraftModel) else self.model.config.hidden_size * self.dtype.itemsize
+        states = 0 if isinstance(self.model, DFlashDraftModel) else self.model.config.tapped_size * self.dtype.itemsize
         return PagedKV.bytes_per_token(self.model.kv_shapes(), self.dtype) + states
 
     @property

@@ -93,6 +93,11 @@ class DraftModelConfig:
         return int(self.layer_config.hidden_size)
 
     @property
+    def tapped_size(self) -> int:
+        """Width of the target's tapped hidden states, side by side."""
+        return len(self.tap_layer_ids) * self.target_hidden_size
+
+    @property
     def vocab_size(self) -> int:
         """Tokens of the target."""
         return int(self.layer_config.vocab_size)
