@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 from adaverify.errors import ConfigError
 from adaverify.policy.estimator import label_residuals
 from adaverify.policy.requests import RequestRows
+from adaverify.policy.robust.curve import CalibrationCurve
 from adaverify.policy.robust.fit import Prior, newton_step
 from adaverify.policy.robust.histogram import COARSE_LOG_ODDS, LOG_ODDS, MARGIN, Axis, LabelHistogram
 from adaverify.policy.robust.offsets import RequestOffsets
@@ -49,7 +50,8 @@ class RobustEstimator:
     """Predict the acceptance of each draft, and learn from every verification, whatever the traffic.
 
     ``p_i = sigmoid(slope * (f_i + u) + tail * t_i + intercept_i + v)`` with f the log-odds of q_max, u an offset of the
-    request, ``t = -log(1 - q_max)``, and v what keeps the mean right; further features have slopes of their own. The
+    request, ``t = -log(1 - q_max)``, and v what keeps the mean right; further features have slopes of their own. Last
+    comes a curve that keeps the shape right. The
     log-odds alone have one slope for ``log q_max`` and ``-log(1 - q_max)``: where drafts are all but certain, sampled
     requests accept more than that says (beta calibration [1]_).
 
@@ -78,6 +80,8 @@ class RobustEstimator:
         Labels over which memories are compared.
     shift_memory : float
         Labels over which the mean is kept right; see :class:`~adaverify.policy.robust.shifts.GroupShifts`.
+    curve_memory : float
+        Labels over which the shape is kept right; see :class:`~adaverify.policy.robust.curve.CalibrationCurve`.
 
     Attributes
     ----------
@@ -115,6 +119,7 @@ class RobustEstimator:
         offset_memory: float = 50.0,
         loss_memory: float = 500.0,
         shift_memory: float = 1000.0,
+        curve_memory: float = 8000.0,
     ) -> None:
         for name, value, valid in (
             ("num_speculative_tokens", num_speculative_tokens, num_speculative_tokens >= 1),
@@ -125,6 +130,7 @@ class RobustEstimator:
             ("offset_memory", offset_memory, offset_memory > 0),
             ("loss_memory", loss_memory, loss_memory >= 1),
             ("shift_memory", shift_memory, shift_memory >= 1),
+            ("curve_memory", curve_memory, curve_memory >= 1),
         ):
             if not valid:
                 raise ConfigError(f"{name} is {value}; the robust estimator needs a larger one")
@@ -142,6 +148,7 @@ class RobustEstimator:
         self.labels = LabelHistogram(G, K, horizons, start_at.axes, len(start_at.slopes[0]), device)
         self.offsets = RequestOffsets(num_slots, offset_deviation, offset_memory, device)
         self.shifts = GroupShifts(G, shift_memory, device)
+        self.curve = CalibrationCurve(curve_memory, device)
         self.confidence_weight = torch.zeros_like(self.all_intercepts[:, 0])
         self.confidence = torch.full_like(self.confidence_weight, INIT_CONFIDENCE)
         self.num_refits = 0
@@ -163,7 +170,7 @@ class RobustEstimator:
         """Log-odds of acceptance at even log-odds of the draft, in the group with most labels, shape [K]."""
         mixed = (self.weights[..., None] * self.all_intercepts).sum(dim=1)
         at_even = mixed + (self._mixed_tail * math.log(2) + self.shifts.shift)[:, None]
-        return at_even.index_select(0, self._busiest.view(1))[0]
+        return self.curve.correct_scores(at_even.index_select(0, self._busiest.view(1))[0])
 
     @property
     def _mixed_slope(self) -> Tensor:
@@ -191,14 +198,14 @@ class RobustEstimator:
         """Give acceptance probabilities, shape [R, K], of features, shape [R, K] or [R, K, F]."""
         group, offset = self._group_and_offset(len(features), requests)
         chances = self._by_memory(self._inputs(features, 2), offset, group, self.all_intercepts)
-        return (self.weights[group][..., None] * chances).sum(dim=1).to(features.dtype)
+        return self.curve.correct((self.weights[group][..., None] * chances).sum(dim=1)).to(features.dtype)
 
     def predict_at(self, features: Tensor, position: int, requests: RequestRows | None = None) -> Tensor:
         """Give acceptance probabilities, shape [R], of features, shape [R] or [R, F], all of one position (from 0)."""
         group, offset = self._group_and_offset(len(features), requests)
         own = self.all_intercepts[..., position : position + 1]
         chances = self._by_memory(self._inputs(features, 1)[:, None], offset, group, own)
-        return (self.weights[group] * chances[..., 0]).sum(dim=1).to(features.dtype)
+        return self.curve.correct((self.weights[group] * chances[..., 0]).sum(dim=1)).to(features.dtype)
 
     def observe(
         self,
@@ -238,6 +245,7 @@ class RobustEstimator:
         self._score_memories(features, offset, labelled, accepted, group)
         of_labels = (torch.where(labelled, values, 0.0).sum(dim=1) for values in (known, information, residual))
         self.shifts.observe(group, *of_labels)
+        self.curve.observe(predictions, labelled, residual)
         self.labels.add(features, labelled, accepted, group)
         self._remember_confidence(predictions if mask is None else predictions.where(mask[:, None], torch.nan), group)
 
@@ -295,6 +303,8 @@ class RobustEstimator:
             "labels": self.labels.sums,
             "shift": self.shifts.shift,
             "shift_information": self.shifts.information,
+            "curve": self.curve.corrections,
+            "curve_information": self.curve.information,
         }
 
     def _group_and_offset(self, num_rows: int, requests: RequestRows | None) -> tuple[Tensor, Tensor]:
