@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adaverify.sampling import SampleRequest, SamplingParams, SamplingTensors, filtered_probabilities, sample
+from adaverify.sampling import (
+    SampleRequest,
+    SamplingParams,
+    SamplingTensors,
+    coupled,
+    filtered_probabilities,
+    sample,
+)
 from adaverify.sampling.coupled import likeliest_drafts, race_drafts
 from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.noise import position_keys, times
@@ -96,8 +103,9 @@ def test_faulty_rows_fail_as_in_standard_verification():
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
-def test_a_draft_from_the_targets_law_is_always_accepted(top_p):
+def test_a_draft_raced_with_the_targets_law_is_always_accepted(top_p, monkeypatch):
     """Drafter and target have the same noise; the laws of a reduced vocabulary or of candidates race with it, too."""
+    monkeypatch.setattr(coupled, "SHARPNESS", 1.0)
     logits = rows(300, seed=3)
     params = SamplingParams(top_p=top_p)
     each = tensors(*[params] * 300)
@@ -119,6 +127,22 @@ def test_a_draft_from_the_targets_law_is_always_accepted(top_p):
     for found in (reduced, own):
         torch.testing.assert_close(found.margins, expected.margins)
     assert reduced.q.shape == some.shape
+
+
+def test_a_drafter_that_knows_less_than_the_target_guesses_better_sharpened(monkeypatch):
+    """Its law is then the mean of all that the target's might be."""
+    generator = torch.Generator().manual_seed(5)
+    known, unknown = (3 * torch.randn(1000, n, VOCAB, generator=generator) for n in (1, 50))
+    possible = (known + unknown).softmax(-1)
+    p, q = possible[:, 0], possible[:, 1:].mean(dim=1)
+    each = tensors(*[SamplingParams()] * 1000)
+    keys = position_keys(each.seeds, torch.full((1000, 1), 2)).squeeze(-1)
+    winners = (p / times(keys.unsqueeze(-1), torch.arange(VOCAB))).argmax(-1)
+    met = {}
+    for sharpness in (1.0, coupled.SHARPNESS):
+        monkeypatch.setattr(coupled, "SHARPNESS", sharpness)
+        met[sharpness] = float((race_drafts(q.log(), each, keys, None).column == winners).double().mean())
+    assert met[1.5] > met[1.0] + 0.01
 
 
 def test_greedy_requests_draft_the_likeliest_token_by_its_lead():
@@ -175,7 +199,7 @@ def test_recorded_overlaps_are_those_of_the_coupling():
     found = draft_overlaps(logits, requests, DraftLaws(q), depth=3, coupled=True)
     each = tensors(*[SamplingParams(top_k=9)] * 2)
     p = filtered_probabilities(logits[:2], each.temperature, each.top_k, each.top_p, each.min_p)
-    torch.testing.assert_close(found[0, :2], coupled_overlap(p, q[1:]))
+    torch.testing.assert_close(found[0, :2], coupled_overlap(p, q[1:] ** coupled.SHARPNESS))
     assert found[0, 2].isnan()
     assert found[1].isnan().all()
     one_hot = [replace(requests[0], q_start=None), requests[1]]

@@ -50,9 +50,7 @@ def _least_kept(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, widt
     return least, mass
 
 
-def _judge(
-    top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, vocab: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _judge(top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, vocab: int) -> tuple[Tensor, Tensor, Tensor]:
     """Filter the ``W`` largest probabilities of each row, sorted downwards.
 
     Returns

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from adaverify.sampling.coupled import sharpened
 from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.processors import filtered_probabilities
 from adaverify.sampling.request import SampleRequest
@@ -60,7 +61,7 @@ def draft_overlaps(
             elif coupled:
                 q = torch.zeros_like(p)
                 laws.subtract_from(q, request.q_start + torch.arange(count, device=logits.device))
-                overlaps[r, :count] = coupled_overlap(p, -q)
+                overlaps[r, :count] = coupled_overlap(p, sharpened(-q))
             else:
                 laws.subtract_from(p, request.q_start + torch.arange(count, device=logits.device))
                 overlaps[r, :count] = (1.0 - p.clamp_(min=0.0).sum(dim=-1)).clamp(0.0, 1.0)  # rounding
@@ -69,7 +70,7 @@ def draft_overlaps(
 
 
 def coupled_overlap(p: Tensor, q: Tensor) -> Tensor:
-    """Chance that two laws raced with the same noise have the same winner: sum of 1 / sum_w max(p_w/p_v, q_w/q_v).
+    """Chance that two races with the same noise have the same winner: sum of 1 / sum_w max(p_w/p_v, q_w/q_v).
 
     Token v wins both races if its time is below those of all others scaled by the larger of the two ratios (Daliri,
     Musco and Suresh 2024). Tokens in order of p/q make the inner sum two partial sums.
@@ -77,7 +78,7 @@ def coupled_overlap(p: Tensor, q: Tensor) -> Tensor:
     Parameters
     ----------
     p, q : Tensor [N, V] float32
-        Rows sum to 1.
+        Weights; need not sum to 1.
 
     Returns
     -------
