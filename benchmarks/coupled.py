@@ -1,10 +1,11 @@
 """Coupled against standard verification on the same contexts: how much is accepted, and how well it is told.
 
-``python -m benchmarks.coupled DRAFTER ... --prompts FILE.jsonl ...`` serves with coupled verification, verifies all that
-is drafted, and looks at every draft up to the first rejection. For the same target and draft laws it computes the
-chance of acceptance under standard verification (1 - TV), draws a standard draft and its label, and computes the chance
-that target and drafter meet where the drafter's law is raced to other powers. Told by: the log-odds of q_max with
-standard verification, the prediction that the estimator made while serving with coupled. At temperature 1, top-p .95.
+``python -m benchmarks.coupled DRAFTER ... --prompts FILE.jsonl ...`` serves with coupled verification, verifies all
+that is drafted, and looks at every draft up to the first rejection. For the same target and draft laws, these to
+several powers, it computes the chance of acceptance under both kinds of verification: 1 - TV, and that of two races
+with the same noise. It also draws a standard draft and its label. What is accepted is told by the log-odds of q_max
+with standard verification, with coupled by the prediction that the estimator made while serving. At temperature 1 with
+top-p .95.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from adaverify.engine.records import StepRecord
 from adaverify.sampling.coupled import SHARPNESS
 from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.overlap import coupled_overlap
-from adaverify.sampling.processors import filtered_probabilities
+from adaverify.sampling.processors import DRAFT_SHARPNESS, filtered_probabilities
 from adaverify.sampling.request import SampleRequest
 from benchmarks.common import file_prompts, keep, open_threads, trained_drafter
 
-POWERS = (1.0, 1.25, SHARPNESS, 2.0, 3.0)
+POWERS = (1.0, 1.15, DRAFT_SHARPNESS, SHARPNESS, 2.0, 3.0)
 RESAMPLES = 400
 
 
@@ -42,7 +43,8 @@ class Contexts:
     Attributes
     ----------
     rows : list of tuple
-        Request, position, log-odds of q_max, prediction, accepted, standard label, 1 - TV, chances to meet by power.
+        Request, position, log-odds of q_max, prediction, accepted, standard label, 1 - TV by power, chances to meet by
+        power.
     """
 
     wants_overlaps = True
@@ -62,7 +64,8 @@ class Contexts:
         for r, request in enumerate(requests):
             count, params = len(request.draft_token_ids), request.params
             if count:
-                assert laws is not None and request.q_start is not None
+                assert laws is not None
+                assert request.q_start is not None
                 same = torch.ones(count)
                 p = filtered_probabilities(
                     logits[start : start + count].float(),
@@ -87,13 +90,16 @@ class Contexts:
                 self.rows.append((step.plan.decodes[r].seed, i + 1, *known, *self._of_step[r, i]))
 
     def _verify(self, p: Tensor, q: Tensor) -> tuple[float, ...]:
-        """Standard label, 1 - TV, and the chances to meet."""
+        """Standard label, and the chances of acceptance by both kinds of verification."""
         support = ((p > 0) | (q > 0)).nonzero().squeeze(-1)
         p, q = p[support], q[support]
-        draft = torch.multinomial(q, 1, generator=self._dice)
-        label = torch.rand(1, generator=self._dice) * q[draft] < p[draft]
-        met = [float(coupled_overlap(p[None], q[None] ** power)) for power in POWERS]
-        return float(label), float(torch.minimum(p, q).sum()), *met
+        laws = {power: q**power / (q**power).sum() for power in POWERS}
+        used = laws[DRAFT_SHARPNESS]
+        draft = torch.multinomial(used, 1, generator=self._dice)
+        label = torch.rand(1, generator=self._dice) * used[draft] < p[draft]
+        shared = [float(torch.minimum(p, law).sum()) for law in laws.values()]
+        met = [float(coupled_overlap(p[None], law[None])) for law in laws.values()]
+        return float(label), *shared, *met
 
 
 def main() -> None:
@@ -155,19 +161,22 @@ def summary(rows: np.ndarray) -> dict[str, Any]:
 
 def measures(rows: np.ndarray) -> dict[str, float]:
     """AUC of both, and what is accepted of both; chances rather than labels where they are known."""
-    _request, _position, log_odds, prediction, accepted, label, shared = rows[:, :7].T
+    _request, _position, log_odds, prediction, accepted, label = rows[:, :6].T
     standard, coupled = roc_auc_score(label, log_odds), roc_auc_score(accepted, prediction)
-    met = rows[:, 7:].mean(axis=0)
-    used = float(met[POWERS.index(SHARPNESS)])
-    return {
-        "auc_standard": float(standard),
-        "auc_coupled": float(coupled),
-        "auc_gain": float(coupled - standard),
-        "accepted_standard": float(shared.mean()),
-        "accepted_coupled": used,
-        "accepted_less": float(shared.mean() - used),
-        "accepted_coupled_measured": float(accepted.mean()),
-    } | {f"accepted_power_{power:g}": float(value) for power, value in zip(POWERS, met, strict=True)}
+    shared, met = rows[:, 6:].mean(axis=0).reshape(2, -1)
+    of_standard, of_coupled = shared[POWERS.index(DRAFT_SHARPNESS)], met[POWERS.index(SHARPNESS)]
+    figures = {
+        "auc_standard": standard,
+        "auc_coupled": coupled,
+        "auc_gain": coupled - standard,
+        "accepted_standard": of_standard,
+        "accepted_coupled": of_coupled,
+        "accepted_less": of_standard - of_coupled,
+        "accepted_coupled_measured": accepted.mean(),
+    }
+    for name, chances in (("standard", shared), ("coupled", met)):
+        figures |= {f"{name}_power_{power:g}": chance for power, chance in zip(POWERS, chances, strict=True)}
+    return {name: float(figure) for name, figure in figures.items()}
 
 
 def as_table(figures: dict[str, dict[str, Any]]) -> Table:

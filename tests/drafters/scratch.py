@@ -20,7 +20,7 @@ from adaverify.drafters.models import (
 from adaverify.engine.batch import PackedBatch, Segment, pack
 from adaverify.engine.kv_cache import PagedKV
 from adaverify.policy.features import log_odds_of_max
-from adaverify.sampling.processors import SamplingTensors, filtered_probabilities
+from adaverify.sampling.processors import SamplingTensors, draft_temperature, filtered_probabilities
 
 CPU = torch.device("cpu")
 # one block for a whole text, unlike the engine's
@@ -128,7 +128,8 @@ def assert_from_scratch(scratch: Scratch, calls: list[Call], greedy: bool = Fals
                 likeliest = expected.logits.argmax(-1, keepdim=True)
                 assert drafts == expected.columns.gather(-1, likeliest)[:, 0].tolist()
             else:
-                q = filtered_probabilities(expected.logits, each.temperature, each.top_k, each.top_p, each.min_p)
+                colder = draft_temperature(each.temperature)
+                q = filtered_probabilities(expected.logits, colder, each.top_k, each.top_p, each.min_p)
                 laws = slice(block.law_start(row), block.law_start(row) + count)
                 torch.testing.assert_close(block.laws.q[laws], q, rtol=1e-3, atol=1e-4)
                 if block.laws.columns is not None:

@@ -79,7 +79,7 @@ def test_adaptive_verification_keeps_the_targets_law(small, sampling, temperatur
     assert result.conclusion is Conclusion.EXACT, result
     assert result.num_samples == SAMPLES
     assert result.num_cells > 100
-    assert result.drafted > result.admitted > result.accepted > SAMPLES / 10
+    assert result.drafted > result.admitted > result.accepted > SAMPLES / 12
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_scoring_the_drawn_token_is_found_out(small, method):
     """The negative control: the first case above with a forbidden score; and that coupled verification allows it."""
     params = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True)
     llm = score_by_the_drawn_token(build(small, "probabilistic", CLIFF, method))
-    result = check_losslessness(draw(llm, params, SAMPLES), law_of(small.target, params), llm.stats())
+    result = check_losslessness(draw(llm, params, 2 * SAMPLES), law_of(small.target, params), llm.stats())
     print(result)
     assert result.drafted > result.admitted > 0
     if method == "coupled":

@@ -91,4 +91,6 @@ def test_what_is_not_finite_stays_so():
     curve = CalibrationCurve(8000.0, "cpu")
     corrected = curve.correct(torch.tensor([torch.nan, 0.0, 1.0, 0.5]))
     assert corrected[0].isnan()
-    assert corrected[1] < 1e-5 and corrected[2] > 1 - 1e-5 and corrected[3] == 0.5
+    assert corrected[1] < 1e-5
+    assert corrected[2] > 1 - 1e-5
+    assert corrected[3] == 0.5

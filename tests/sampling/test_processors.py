@@ -11,6 +11,7 @@ from adaverify.sampling import (
     processors,
     sample_from,
 )
+from adaverify.sampling.processors import draft_temperature
 
 MAX_U = 1 - 2.0**-53
 
@@ -233,8 +234,8 @@ def test_drafts_are_drawn_from_the_law_that_is_returned():
     x[1, [6, 9]] = 30.0
     u = torch.tensor([0.3, 0.9, 0.6], dtype=torch.float64)
     tokens, q = draw_drafts(x, sampling, u)
-    torch.testing.assert_close(q[0], reference(x[0], temperature=0.7, top_k=4))
-    torch.testing.assert_close(q[2], reference(x[2], top_p=0.8, min_p=0.01))
+    torch.testing.assert_close(q[0], reference(x[0], temperature=0.7 / 1.12, top_k=4))
+    torch.testing.assert_close(q[2], reference(x[2], temperature=1 / 1.3, top_p=0.8, min_p=0.01))
     assert tokens[1].item() == 6
     assert tokens[[0, 2]].tolist() == sample_from(q, u)[[0, 2]].tolist()
 
@@ -248,3 +249,9 @@ def test_greedy_drafts_cost_no_distribution(monkeypatch):
     tokens, q = draw_drafts(x, params_of({"temperature": 0.0}, {"temperature": 0.0}), torch.zeros(2).double())
     assert torch.equal(tokens, x.argmax(-1))
     assert q.shape == x.shape
+
+
+def test_drafts_are_drawn_colder_where_the_target_is_hot():
+    temperatures = torch.tensor([0.2, 0.5, 0.75, 1.0, 1.6])
+    expected = torch.tensor([0.2, 0.5, 0.75 / 1.15, 1 / 1.3, 1.6 / 1.3])
+    torch.testing.assert_close(draft_temperature(temperatures), expected)

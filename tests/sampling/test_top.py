@@ -41,5 +41,7 @@ def test_a_row_with_nan_has_no_most_likely_entry():
     logits = torch.randn(3, 50)
     logits[1, 20], logits[2, 5] = torch.nan, torch.inf
     best, index = most_likely(logits)
-    assert best[0].isfinite() and best[1].isnan() and best[2].isinf()
+    assert best[0].isfinite()
+    assert best[1].isnan()
+    assert best[2].isinf()
     assert index[2] == 5

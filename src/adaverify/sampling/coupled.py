@@ -15,10 +15,9 @@ from torch import Tensor
 from adaverify.sampling.processors import SamplingTensors, filtered_probabilities
 from adaverify.sampling.race import MAX_LEAD, race_candidates, run_race
 
-
-# The drafter races its law to this power. It knows the noise but not the target's law, of which its own is an estimate;
-# with that very law it would trust too often in an unlikely token that has come early. Of 1, 1.25, 1.5, 2 and 3 this one
-# guesses right most often with every drafter of ours (benchmarks/coupled.py).
+# The drafter races its law to this power. It knows the noise but not the target's law, of which its own is an
+# estimate: with that very law it would trust too often in an unlikely token that has come early. Of 1, 1.25, 1.5, 2 and
+# 3 this one guesses right most often with every drafter of ours (benchmarks/coupled.py).
 SHARPNESS = 1.5
 
 

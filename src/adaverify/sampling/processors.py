@@ -16,6 +16,10 @@ from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.top import SLICE_ELEMENTS, most_likely
 
 _BLOCK = 256
+# A drafter knows less than the target, so its law is the flatter one; raised to this power it overlaps more with the
+# target's, by 6 to 9% with EAGLE-3 and DFlash at temperature 1. At half of that there is nothing left to gain.
+DRAFT_SHARPNESS = 1.3
+_BLUNT_AT = 0.5
 # Colder than this, logits would overflow when divided; hotter, forbidden ones would give -inf / inf.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e30
 
@@ -161,8 +165,14 @@ def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return index, into.clamp(0.0, 1.0)
 
 
+def draft_temperature(temperature: Tensor) -> Tensor:
+    """Temperature at which drafts are drawn for requests of ``temperature`` [R]: any law of the drafts is exact."""
+    hot = ((temperature - _BLUNT_AT) / (1 - _BLUNT_AT)).clamp(0.0, 1.0)
+    return temperature / (1 + (DRAFT_SHARPNESS - 1) * hot)
+
+
 def draw_drafts(logits: Tensor, sampling: SamplingTensors, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw one draft token per request and give the law it was drawn from.
+    """Draw one draft token per request, a little colder than asked, and give the law it was drawn from.
 
     Parameters
     ----------
@@ -182,7 +192,8 @@ def draw_drafts(logits: Tensor, sampling: SamplingTensors, u: Tensor) -> tuple[T
     """
     if bool(sampling.greedy.all()):
         return most_likely(logits)[1], logits.new_zeros(1).expand_as(logits)
-    q = filtered_probabilities(logits, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    colder = draft_temperature(sampling.temperature)
+    q = filtered_probabilities(logits, colder, sampling.top_k, sampling.top_p, sampling.min_p)
     tokens = sample_from(q, u)
     if bool(sampling.greedy.any()):
         tokens = torch.where(sampling.greedy, most_likely(logits)[1], tokens)

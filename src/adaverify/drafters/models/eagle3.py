@@ -107,7 +107,8 @@ class Eagle3DraftModel(DraftModel):
         else:
             options = {"position_embeddings": self.rotary_emb(hidden, positions), "paged": paged.without_queries}
             options |= window_kwargs(self.config.layer_config, 0)
-            self.layers[0].attend(self.embed(token_ids), hidden, **options)
+            layer: Any = self.layers[0]
+            layer.attend(self.embed(token_ids), hidden, **options)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., Vd] over the draft vocabulary, of what :meth:`forward` gave."""

@@ -88,7 +88,8 @@ class MtpDraftModel(DraftModel):
     def fill(self, token_ids: Tensor, hidden: Tensor, positions: Tensor, paged: PagedContext) -> None:
         """Only write the keys and values of the packed rows; parameters as for :meth:`forward`."""
         embeddings = self.embed(token_ids)
-        self.mtp_layers[0].attend(
+        layer: Any = self.mtp_layers[0]
+        layer.attend(
             embeddings,
             hidden.to(embeddings.dtype),
             position_embeddings=self.rotary_emb(embeddings, positions),
