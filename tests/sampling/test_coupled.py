@@ -185,6 +185,7 @@ def test_overlap_is_the_chance_that_both_races_have_one_winner():
     met = [((a / noise).argmax(-1) == (b / noise).argmax(-1)).double().mean() for a, b in zip(p, q, strict=True)]
     torch.testing.assert_close(coupled_overlap(p, q).double(), torch.stack(met), atol=0.01, rtol=0)
     assert coupled_overlap(p, q)[2] == 0
+    assert torch.equal(coupled_overlap(p, torch.where(q > 0, q, -0.0)), coupled_overlap(p, q))
     assert coupled_overlap(p, q)[5].item() == pytest.approx(1.0)
     # never above standard verification, and at least 1 - 2 TV / (1 + TV), as proved by Daliri et al.
     shared = torch.minimum(p, q).sum(-1)

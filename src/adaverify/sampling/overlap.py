@@ -84,7 +84,8 @@ def coupled_overlap(p: Tensor, q: Tensor) -> Tensor:
     -------
     Tensor [N] float32
     """
-    p, q = p.double(), q.double()
+    # without a sign: p / -0 would come first, not last
+    p, q = p.double().abs(), q.double().abs()
     order = (p / q).nan_to_num(nan=0.0, posinf=torch.inf).argsort(dim=-1)
     p, q = p.gather(-1, order), q.gather(-1, order)
     p_from = p.flip(-1).cumsum(dim=-1).flip(-1)
