@@ -127,7 +127,7 @@ class Drafter(ABC):
         chunks : sequence of PrefillChunk
             Prompt tokens that the target computes in this step.
         depth : int
-            0 only takes in the chunks.
+            0 takes in the chunks at most.
         go_on : callable, optional
             Ends the block before that. A parallel drafter does not ask.
         """

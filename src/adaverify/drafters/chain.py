@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -18,14 +18,19 @@ from adaverify.engine.request import Request
 from adaverify.engine.runner import ForwardOutput
 from adaverify.engine.scheduler import PrefillChunk
 
+# Rows of one pass that only writes keys and values: what was left for later may be all that the blocks hold.
+MAX_FILL_ROWS = 1024
+# Steps without drafts after which prompts are left for later; one alone may be a pause.
+IDLE_STEPS = 2
+
 
 class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     """Drafts autoregressively, batched over requests, from hidden states that the target leaves in a paged store.
 
     Row j of a request carries token j and the hidden state of position j - 1, and predicts token j + 1; position 0
     has no row. Keys, values and hidden states lie in the target's blocks and depend on the tokens up to theirs alone,
-    so that prefix caching, preemption and rollback need no second bookkeeping: what a rejected draft left is written
-    again before it is read.
+    so that prefix caching, preemption and rollback come with them: what a rejected draft left is written again before
+    it is read. Keys and values may come later than the states.
 
     Parameters
     ----------
@@ -48,7 +53,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     ) -> None:
         super().__init__(model, num_blocks, block_size, greedy)
         self.max_padded_query = max_padded_query
-        self._takes_prompts = True
+        self._idle_steps = 0
         shape = (num_blocks * block_size, model.config.tapped_size)
         self.states = in_huge_pages(torch.empty(shape, dtype=self.dtype, device=self.device)).zero_()
 
@@ -62,14 +67,11 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
     ) -> None:
         """Keep the target's states, and, while drafting pays, take in the prompt chunks that they complete."""
         assert output.hidden is not None
-        # As they are: what is never drafted from need not be projected. What is not finite must not stay for the next
-        # request that gets the slot: a masked state times 0 must stay 0.
+        # As they are: what is never drafted from need not be projected.
         hidden = output.hidden.to(self.states.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         self.states.index_copy_(0, output.slots, hidden)
-        segments = [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks if self._takes_prompts]
-        segments = [segment for segment in segments if segment.token_ids]
-        if segments:
-            self._fill(segments)
+        segments = [self._unseen(chunk.request, chunk.end, 0) for chunk in chunks if self._idle_steps < IDLE_STEPS]
+        self._fill([segment for segment in segments if segment.token_ids])
 
     @torch.inference_mode()
     def propose(
@@ -79,8 +81,8 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         depth: int,
         go_on: GoOn | None = None,
     ) -> DraftBlock:
-        """Draft up to ``depth`` tokens each; see :meth:`Drafter.propose`. Chunks are taken in by :meth:`absorb`."""
-        self._takes_prompts = depth > 0 or not requests
+        """Draft up to ``depth`` tokens each; see :meth:`Drafter.propose`. Chunks are read by :meth:`absorb`, or later."""
+        self._idle_steps = 0 if depth or not requests else self._idle_steps + 1
         if not depth or not requests:
             return DraftBlock.empty(len(requests), self.device)
         writer = self._writer(requests, depth, self.model.config.draft_vocab_size, self.model.target_token_ids)
@@ -111,8 +113,9 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
 
     def _fill(self, segments: Sequence[Segment]) -> None:
         """Write the keys and values of rows with the target's states."""
-        batch = self._pack(segments)
-        self.model.fill(batch.token_ids, self._states_before(segments)[None], batch.positions, batch.context)
+        for part in _parts(segments, MAX_FILL_ROWS):
+            batch = self._pack(part)
+            self.model.fill(batch.token_ids, self._states_before(part)[None], batch.positions, batch.context)
 
     def _states_before(self, segments: Sequence[Segment]) -> Tensor:
         """The target's states of the positions before all rows of ``segments``, projected [T, H]."""
@@ -138,6 +141,23 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
 
     def _pack(self, segments: Sequence[Segment]) -> PackedBatch:
         return pack(segments, self.kv, self.device, self.max_padded_query, first_key=1)
+
+
+def _parts(segments: Sequence[Segment], max_rows: int) -> Iterator[list[Segment]]:
+    """The tokens of ``segments`` in order, in parts of ``max_rows`` at most."""
+    part: list[Segment] = []
+    room = max_rows
+    for segment in segments:
+        begin = 0
+        while begin < len(segment.token_ids):
+            tokens = segment.token_ids[begin : begin + room]
+            part.append(Segment(tokens, segment.start + begin, segment.blocks, 0))
+            begin, room = begin + len(tokens), room - len(tokens)
+            if not room:
+                yield part
+                part, room = [], max_rows
+    if part:
+        yield part
 
 
 def _last_of(segment: Segment) -> Segment:

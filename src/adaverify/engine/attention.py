@@ -81,7 +81,7 @@ class PagedContext:
     slots : Tensor [T], int64
         Slot to which each packed token's key and value are written.
     groups : list of QueryGroup
-        Together they cover every packed row once.
+        Together they cover every packed row once, or there are none.
     total : Tensor [T], float32, optional
         Set by the pass: sum of a row's keys and values over all layers, finite only if all of them are.
     """

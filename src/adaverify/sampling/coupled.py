@@ -29,8 +29,8 @@ class CoupledDrafts(NamedTuple):
     column : Tensor [N] int64
         Of each draft.
     margins : Tensor [N] float32
-        How far the draft is ahead of the second best, in nats and at most ``MAX_LEAD``: of ``1.5 log q + g`` where it
-        was raced, of ``log q`` where it is the most likely token; nan where the law is not finite.
+        How far the draft is ahead of the second best, in nats and at most ``MAX_LEAD``: of ``SHARPNESS log q + g``
+        where it was raced, of ``log q`` where it is the most likely token; nan where the law is not finite.
     q : Tensor [N, W] float32, optional
         The drafter's laws; None where all drafts are the most likely tokens.
     """

@@ -27,7 +27,7 @@ def window_of(top_k: Tensor, filtered: Tensor, vocab: int) -> Tensor:
 def keep_most_likely_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: int) -> Tensor:
     """Filter rows in place: zero what is dropped, renormalise what is kept; gives ``probs`` again.
 
-    ``width`` is the least of :func:`window_of` that serves all rows.
+    ``width`` is the largest of :func:`window_of`.
     """
     least, mass = _least_kept(probs, top_k, top_p, min_p, width)
     if probs.device.type == "cpu":

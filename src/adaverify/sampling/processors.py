@@ -19,7 +19,7 @@ _BLOCK = 256
 # A drafter knows less than the target, so its law is the flatter one; raised to this power it overlaps more with the
 # target's, by 6 to 9% with EAGLE-3 and DFlash at temperature 1. At half of that there is nothing left to gain.
 DRAFT_SHARPNESS = 1.3
-_BLUNT_AT = 0.5
+_TEMPERATURE_WITHOUT_GAIN = 0.5
 # Colder than this, logits would overflow when divided; hotter, forbidden ones would give -inf / inf.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e30
 
@@ -167,7 +167,7 @@ def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 def draft_temperature(temperature: Tensor) -> Tensor:
     """Temperature at which drafts are drawn for requests of ``temperature`` [R]: any law of the drafts is exact."""
-    hot = ((temperature - _BLUNT_AT) / (1 - _BLUNT_AT)).clamp(0.0, 1.0)
+    hot = ((temperature - _TEMPERATURE_WITHOUT_GAIN) / (1 - _TEMPERATURE_WITHOUT_GAIN)).clamp(0.0, 1.0)
     return temperature / (1 + (DRAFT_SHARPNESS - 1) * hot)
 
 

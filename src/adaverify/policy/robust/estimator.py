@@ -51,9 +51,9 @@ class RobustEstimator:
 
     ``p_i = sigmoid(slope * (f_i + u) + tail * t_i + intercept_i + v)`` with f the log-odds of q_max, u an offset of the
     request, ``t = -log(1 - q_max)``, and v what keeps the mean right; further features have slopes of their own. Last
-    comes a curve that keeps the shape right. The
-    log-odds alone have one slope for ``log q_max`` and ``-log(1 - q_max)``: where drafts are all but certain, sampled
-    requests accept more than that says (beta calibration [1]_).
+    comes a curve that keeps the shape right. The log-odds alone have one slope for ``log q_max`` and
+    ``-log(1 - q_max)``: where drafts are all but certain, sampled requests accept more than that says (beta
+    calibration [1]_).
 
     Sampled and greedy requests have coefficients of their own. What keeps it alive where the published estimator
     dies: labels are kept as forgotten counts, so that each fit is the mode of a posterior whose curvature belongs to
