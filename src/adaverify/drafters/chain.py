@@ -81,7 +81,7 @@ class ChainDrafter(HiddenStateDrafter[Eagle3DraftModel | MtpDraftModel]):
         depth: int,
         go_on: GoOn | None = None,
     ) -> DraftBlock:
-        """Draft up to ``depth`` tokens each; see :meth:`Drafter.propose`. Chunks are read by :meth:`absorb`, or later."""
+        """Draft up to ``depth`` tokens each; see :meth:`Drafter.propose`. Chunks are for :meth:`absorb`, or later."""
         self._idle_steps = 0 if depth or not requests else self._idle_steps + 1
         if not depth or not requests:
             return DraftBlock.empty(len(requests), self.device)
