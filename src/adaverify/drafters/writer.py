@@ -15,6 +15,7 @@ from adaverify.sampling.laws import DraftLaws
 from adaverify.sampling.noise import position_keys
 from adaverify.sampling.processors import SamplingTensors, draw_drafts
 from adaverify.sampling.rng import Purpose, uniforms
+from adaverify.sampling.top import most_likely
 
 
 class LawBuffer:
@@ -93,7 +94,7 @@ class DraftWriter:
 
     def draw(self, i: int, logits: Tensor, columns: Tensor | None = None) -> Tensor:
         """Draw draft ``i`` of every request from ``logits`` [R, W]; gives the tokens [R]."""
-        index = self._draw(slice(i, i + 1), logits.float(), self.sampling, columns)
+        index = self._draw(slice(i, i + 1), logits, self.sampling, columns)
         if columns is not None:
             assert self._own_columns is not None
             self._own_columns[:, i] = columns
@@ -105,7 +106,7 @@ class DraftWriter:
 
     def draw_all(self, logits: Tensor) -> None:
         """Draw all drafts at once from ``logits`` [R, K, W], whose laws do not depend on each other's draws."""
-        index = self._draw(slice(None), logits.flatten(0, 1).float(), self.sampling.repeat(self.depth))
+        index = self._draw(slice(None), logits.flatten(0, 1), self.sampling.repeat(self.depth))
         self.tokens[:] = (index if self.columns is None else self.columns[index]).view(self.tokens.shape)
         self.drawn = self.depth
 
@@ -124,7 +125,7 @@ class DraftWriter:
         q: Tensor | None = None
         noise = self._noise[:, at].flatten()
         if self._margin is None:
-            index, q = (logits.max(dim=-1).indices, None) if self._one_hot else draw_drafts(logits, sampling, noise)
+            index, q = (most_likely(logits)[1], None) if self._one_hot else draw_drafts(logits, sampling, noise)
         else:
             columns = self.columns if own is None else own
             drafts = (

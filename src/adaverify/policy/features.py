@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 MAX_LOG_ODDS = 40.0
+# Logits looked at together, so that they stay in the processor's caches from pass to pass.
+_SLICE_ELEMENTS = 1 << 17
 
 
 def log_odds_of_max(logits: Tensor, temperature: Tensor | None = None) -> Tensor:
@@ -28,6 +30,15 @@ def log_odds_of_max(logits: Tensor, temperature: Tensor | None = None) -> Tensor
     Tensor, shape [...], float32
         ``log(q_max / (1 - q_max))`` clamped to +-40; NaN for a row that holds NaN or ``+inf`` or nothing finite.
     """
+    flat = logits.reshape(-1, logits.shape[-1])
+    divisors = None if temperature is None else temperature.reshape(-1)
+    size = max(1, _SLICE_ELEMENTS // flat.shape[-1]) if flat.device.type == "cpu" else max(1, len(flat))
+    parts = [slice(start, start + size) for start in range(0, len(flat), size)]
+    scores = [_log_odds_of_max(flat[part], None if divisors is None else divisors[part]) for part in parts]
+    return torch.cat(scores).view(logits.shape[:-1]) if scores else logits.new_empty(logits.shape[:-1]).float()
+
+
+def _log_odds_of_max(logits: Tensor, temperature: Tensor | None) -> Tensor:
     values = logits.float()
     largest, argmax = values.max(dim=-1, keepdim=True)
     # The shift comes before the division: differences of nearby floats are exact, quotients are not.

@@ -79,6 +79,7 @@ def sharpened(q: Tensor) -> Tensor:
 def likeliest_drafts(logits: Tensor, sampling: SamplingTensors) -> CoupledDrafts:
     """Take the most likely tokens, whatever the noise; parameters as for :func:`race_drafts`."""
     best, index = logits.topk(min(2, logits.shape[-1]), dim=-1)
+    best = best.float()
     margins = ((best[:, 0] - best[:, -1]) / sampling.temperature).clamp(max=MAX_LEAD)
     if logits.shape[-1] == 1:
         margins = torch.full_like(margins, MAX_LEAD)

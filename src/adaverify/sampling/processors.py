@@ -105,17 +105,16 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     num_scaled, num_filtered, width = torch.stack(((temperature != 1).sum(), filtered.sum(), window)).tolist()
 
     if num_scaled:
-        logits = logits / temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
-    if num_filtered == len(logits):
-        size = max(1, SLICE_ELEMENTS // vocab) if logits.device.type == "cpu" else len(logits)
-        probs = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-        for start in range(0, len(logits), size):
-            part = slice(start, start + size)
-            torch.softmax(logits[part], dim=-1, dtype=torch.float32, out=probs[part])
+        scale = temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
+    probs = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    size = max(1, SLICE_ELEMENTS // vocab) if logits.device.type == "cpu" else len(logits)
+    for start in range(0, len(logits), size):
+        part = slice(start, start + size)
+        scaled = logits[part] / scale[part] if num_scaled else logits[part]
+        torch.softmax(scaled, dim=-1, dtype=torch.float32, out=probs[part])
+        if num_filtered == len(logits):
             keep_most_likely_(probs[part], top_k[part], top_p[part], min_p[part], width)
-        return probs
-    probs = torch.softmax(logits, dim=-1, dtype=torch.float32)
-    if num_filtered:
+    if 0 < num_filtered < len(logits):
         rows = filtered.nonzero().squeeze(-1)
         probs[rows] = keep_most_likely_(probs[rows], top_k[rows], top_p[rows], min_p[rows], width)
     return probs
