@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adaverify.slices import row_slices
+
 MAX_LOG_ODDS = 40.0
-# Logits looked at together, so that they stay in the processor's caches from pass to pass.
+# Logits looked at together.
 _SLICE_ELEMENTS = 1 << 17
 
 
@@ -32,9 +34,10 @@ def log_odds_of_max(logits: Tensor, temperature: Tensor | None = None) -> Tensor
     """
     flat = logits.reshape(-1, logits.shape[-1])
     divisors = None if temperature is None else temperature.reshape(-1)
-    size = max(1, _SLICE_ELEMENTS // flat.shape[-1]) if flat.device.type == "cpu" else max(1, len(flat))
-    parts = [slice(start, start + size) for start in range(0, len(flat), size)]
-    scores = [_log_odds_of_max(flat[part], None if divisors is None else divisors[part]) for part in parts]
+    scores = [
+        _log_odds_of_max(flat[part], None if divisors is None else divisors[part])
+        for part in row_slices(flat, _SLICE_ELEMENTS)
+    ]
     return torch.cat(scores).view(logits.shape[:-1]) if scores else logits.new_empty(logits.shape[:-1]).float()
 
 

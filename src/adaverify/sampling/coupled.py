@@ -16,8 +16,8 @@ from adaverify.sampling.processors import SamplingTensors, filtered_probabilitie
 from adaverify.sampling.race import MAX_LEAD, race_candidates, run_race
 
 # The drafter races its law to this power. It knows the noise but not the target's law, of which its own is an
-# estimate: with that very law it would trust too often in an unlikely token that has come early. Of 1, 1.25, 1.5, 2 and
-# 3 this one guesses right most often with every drafter of ours (benchmarks/coupled.py).
+# estimate: with that very law it would trust too often in an unlikely token that has come early. Of 1, 1.15, 1.3, 1.5,
+# 2 and 3 this one guesses right most often with EAGLE-3 and DSpark, and nearly so with DFlash (benchmarks/coupled.py).
 SHARPNESS = 1.5
 
 

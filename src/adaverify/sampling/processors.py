@@ -14,6 +14,7 @@ from torch import Tensor
 from adaverify.sampling.kept import has_top_k, keep_most_likely_, window_of
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.top import SLICE_ELEMENTS, most_likely
+from adaverify.slices import row_slices
 
 _BLOCK = 256
 # A drafter knows less than the target, so its law is the flatter one; raised to this power it overlaps more with the
@@ -107,9 +108,7 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     if num_scaled:
         scale = temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
     probs = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    size = max(1, SLICE_ELEMENTS // vocab) if logits.device.type == "cpu" else len(logits)
-    for start in range(0, len(logits), size):
-        part = slice(start, start + size)
+    for part in row_slices(logits, SLICE_ELEMENTS):
         scaled = logits[part] / scale[part] if num_scaled else logits[part]
         torch.softmax(scaled, dim=-1, dtype=torch.float32, out=probs[part])
         if num_filtered == len(logits):
@@ -175,7 +174,7 @@ def draw_drafts(logits: Tensor, sampling: SamplingTensors, u: Tensor) -> tuple[T
 
     Parameters
     ----------
-    logits : Tensor [R, V] float32
+    logits : Tensor [R, V] float
         Of the drafter, over the target's vocabulary.
     sampling : SamplingTensors
         Greedy requests take the most likely token.
@@ -190,7 +189,7 @@ def draw_drafts(logits: Tensor, sampling: SamplingTensors, u: Tensor) -> tuple[T
         distribution, or zeros that take no memory where all requests are greedy.
     """
     if bool(sampling.greedy.all()):
-        return most_likely(logits)[1], logits.new_zeros(1).expand_as(logits)
+        return most_likely(logits)[1], torch.zeros(1, device=logits.device).expand_as(logits)
     colder = draft_temperature(sampling.temperature)
     q = filtered_probabilities(logits, colder, sampling.top_k, sampling.top_p, sampling.min_p)
     tokens = sample_from(q, u)

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Elements looked at together, so that they are still in the processor's caches when they are looked at again.
+from adaverify.slices import row_slices
+
+# Elements looked at together.
 SLICE_ELEMENTS = 1 << 20
 
 
@@ -26,10 +28,8 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     if logits.device.type != "cpu":
         best, index = logits.max(dim=-1)
         return best.float(), index
-    size = max(1, SLICE_ELEMENTS // logits.shape[-1])
     best, index = torch.empty(len(logits)), torch.empty(len(logits), dtype=torch.long)
-    for start in range(0, len(logits), size):
-        part = slice(start, start + size)
+    for part in row_slices(logits, SLICE_ELEMENTS):
         rows = logits[part].float()
         index[part] = torch.from_numpy(rows.numpy().argmax(axis=-1))
         best[part] = rows.gather(-1, index[part, None]).squeeze(-1)

@@ -79,7 +79,4 @@ class CalibrationCurve:
         left = torch.searchsorted(knots, inside, right=True).clamp(1, len(KNOTS) - 1) - 1
         share = (inside - knots[left]) / (knots[left + 1] - knots[left])
         columns = torch.arange(len(KNOTS), device=scores.device)
-        at = left.unsqueeze(-1)
-        return torch.where(columns == at, 1 - share.unsqueeze(-1), 0.0) + torch.where(
-            columns == at + 1, share.unsqueeze(-1), 0.0
-        )
+        return (1 - (columns - (left + share).unsqueeze(-1)).abs()).clamp(min=0.0)
