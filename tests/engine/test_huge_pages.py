@@ -9,7 +9,15 @@ import torch
 from tests.engine.test_packed import make_model, needs_unit
 from torch import Tensor, nn
 
-from adaverify.engine.huge_pages import _areas, _joined, in_huge_pages, use_huge_pages
+from adaverify.engine.huge_pages import (
+    _MADV_COLLAPSE,
+    _MADV_HUGEPAGE,
+    _advise,
+    _areas,
+    _joined,
+    in_huge_pages,
+    use_huge_pages,
+)
 from adaverify.engine.packed import pack_linears
 
 _MIB = 1 << 20
@@ -20,37 +28,54 @@ needs_huge_pages = pytest.mark.skipif(
 )
 
 
-def share_in_huge_pages(*tensors: Tensor) -> float:
-    """Bytes in huge pages of the mappings that hold ``tensors``, over the bytes of the tensors."""
+def mappings_of(*tensors: Tensor) -> list[dict[str, list[str]]]:
+    """What the system says of each mapping that holds the start of one of ``tensors``."""
     starts = [tensor.data_ptr() for tensor in tensors]
-    huge, inside = 0, False
+    mappings: list[dict[str, list[str]]] = []
+    inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         key, *rest = line.split()
         if not key.endswith(":"):
             first, end = (int(part, 16) for part in key.split("-"))
             inside = any(first <= start < end for start in starts)
-        elif inside and key == "AnonHugePages:":
-            huge += int(rest[0]) << 10
-    return huge / sum(tensor.nbytes for tensor in tensors)
+            if inside:
+                mappings.append({})
+        elif inside:
+            mappings[-1][key.rstrip(":")] = rest
+    return mappings
+
+
+def are_advised(*tensors: Tensor) -> bool:
+    """Whether huge pages were asked for; how many are given depends on what memory is free just then."""
+    return all("hg" in mapping["VmFlags"] for mapping in mappings_of(*tensors))
 
 
 @needs_huge_pages
-def test_fresh_memory_comes_in_huge_pages() -> None:
+def test_fresh_memory_will_come_in_huge_pages() -> None:
     plain = torch.empty(64 * _MIB, dtype=torch.uint8).fill_(1)
-    assert share_in_huge_pages(plain) < 0.1
+    assert not are_advised(plain)
     huge = in_huge_pages(torch.empty(64 * _MIB, dtype=torch.uint8)).zero_()
-    assert share_in_huge_pages(huge) > 0.9
+    assert are_advised(huge)
+    assert sum(int(mapping["AnonHugePages"][0]) for mapping in mappings_of(huge)) > 0
     assert not huge.any()
 
 
 @needs_huge_pages
-def test_weights_move_and_keep_their_values() -> None:
+def test_weights_move_and_keep_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def advise(start: int, end: int, advice: int) -> None:
+        given.append(advice)
+        _advise(start, end, advice)
+
+    monkeypatch.setattr("adaverify.engine.huge_pages._advise", advise)
     layers = nn.Sequential(*(nn.Linear(2048, 1024, bias=False) for _ in range(8)))
     before = [layer.weight.clone() for layer in layers]
     weights = [layer.weight for layer in layers]
-    assert share_in_huge_pages(*weights) < 0.1
+    assert not are_advised(*weights)
     use_huge_pages(layers)
-    assert share_in_huge_pages(*weights) > 0.7
+    assert are_advised(*weights)
+    assert set(given) == {_MADV_HUGEPAGE, _MADV_COLLAPSE}
     assert all(torch.equal(old, new) for old, new in zip(before, weights, strict=True))
 
 
