@@ -115,7 +115,8 @@ class EngineConfig(BaseModel):
     tokenizer : str, optional
         Folder or hub name of the tokenizer; the target's own by default.
     dtype : str
-        ``auto`` (the checkpoint's), ``bfloat16``, ``float16`` or ``float32``.
+        ``auto`` (the checkpoint's, or ``float32`` where the processor would only imitate it), ``bfloat16``,
+        ``float16`` or ``float32``.
     device : str
         ``auto`` (CUDA where there is one), ``cpu`` or ``cuda``.
     seed : int

@@ -17,7 +17,7 @@ NO_SPECULATION = typer.Option("--no-speculation", help="Without the default mode
 
 _ENGINE_FLAGS: dict[str, tuple[Any, str]] = {
     "tokenizer": (str | None, "Folder or hub name of the tokenizer; the target's own by default."),
-    "dtype": (str, "auto, bfloat16, float16 or float32."),
+    "dtype": (str, "auto (the checkpoint's, if the processor has it), bfloat16, float16 or float32."),
     "device": (str, "auto, cpu or cuda."),
     "seed": (int, "Seeds the requests that bring no seed of their own."),
     "max_model_len": (int | None, "Longest prompt plus output in tokens; the model's limit by default."),

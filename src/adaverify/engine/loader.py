@@ -11,6 +11,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from adaverify.config import EngineConfig
+from adaverify.engine.dtype import resolve_dtype
 from adaverify.engine.hook_check import hook_model
 from adaverify.engine.kv_cache import LayerShape, PagedKV
 from adaverify.errors import ConfigError
@@ -72,7 +73,7 @@ def load_model(name: str, dtype: str, device: torch.device, role: str) -> Loaded
     name : str
         Folder or hub name.
     dtype : str
-        ``auto`` takes the checkpoint's.
+        See :func:`~adaverify.engine.dtype.resolve_dtype`.
     role : str
         ``target`` or ``drafter``, for messages.
 
@@ -84,7 +85,8 @@ def load_model(name: str, dtype: str, device: torch.device, role: str) -> Loaded
     check_name(name, role)
     try:
         config = AutoConfig.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
+        given = resolve_dtype(dtype, getattr(config, "dtype", None), device)
+        model = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=given)
     except Exception as error:
         where = "" if Path(name).exists() else " There is no folder of that name, so it was taken for a hub name."
         raise ConfigError(
