@@ -8,8 +8,9 @@ import pytest
 from tests.support import plain_llm
 
 from adaverify import SamplingParams
+from adaverify.config import EngineConfig
 from adaverify.engine.async_engine import AsyncEngine
-from adaverify.errors import EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError
+from adaverify.errors import ConfigError, EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError
 
 LONG = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
 
@@ -236,3 +237,22 @@ def test_an_engine_that_was_never_started_says_so(pair, prompts, greedy):
             await collect(engine, prompts[0], greedy, "a")
 
     asyncio.run(run())
+
+
+def test_models_are_loaded_in_a_thread_that_ends(monkeypatch, pair):
+    llm, threads = plain_llm(pair.target), []
+
+    def build(config):
+        threads.append(threading.current_thread())
+        return llm.engine
+
+    monkeypatch.setattr("adaverify.engine.async_engine.build_engine", build)
+    assert AsyncEngine.from_config(llm.engine.config).engine is llm.engine
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
+
+
+def test_what_cannot_be_loaded_is_told_to_the_caller():
+    with pytest.raises(ConfigError, match="no-such-model"):
+        AsyncEngine.from_config(EngineConfig(model="no-such-model"))
