@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from contextlib import asynccontextmanager
 
@@ -239,18 +242,36 @@ def test_an_engine_that_was_never_started_says_so(pair, prompts, greedy):
     asyncio.run(run())
 
 
-def test_models_are_loaded_in_a_thread_that_ends(monkeypatch, pair):
-    llm, threads = plain_llm(pair.target), []
+# Threads that Python did not start: those of OpenMP, once a thread of ours has computed with them.
+COUNT_WORKERS = """
+import os, sys, threading
+import torch
+from adaverify.config import EngineConfig
+from adaverify.engine.async_engine import AsyncEngine
 
-    def build(config):
-        threads.append(threading.current_thread())
-        return llm.engine
+def workers():
+    return len(os.listdir("/proc/self/task")) - threading.active_count()
 
-    monkeypatch.setattr("adaverify.engine.async_engine.build_engine", build)
-    assert AsyncEngine.from_config(llm.engine.config).engine is llm.engine
-    (thread,) = threads
-    assert thread is not threading.current_thread()
-    assert not thread.is_alive()
+speculative = {"method": "draft_model", "model": sys.argv[2], "num_speculative_tokens": 2,
+               "enable_adaptive_verification": True}
+config = EngineConfig(model=sys.argv[1], speculative_config=speculative, max_num_seqs=4, num_kv_blocks=64)
+before = workers()
+engine = AsyncEngine.from_config(config)
+after = workers()
+torch.ones(1 << 20).exp()
+print(before, after, workers())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_loading_leaves_no_openmp_workers_behind(pair):
+    command = [sys.executable, "-c", COUNT_WORKERS, str(pair.target), str(pair.drafter)]
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    before, after, computed = map(int, run.stdout.split())
+    assert after == before
+    # the count sees such workers
+    assert computed == before + 1
 
 
 def test_what_cannot_be_loaded_is_told_to_the_caller():

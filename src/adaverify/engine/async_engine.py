@@ -86,7 +86,7 @@ class AsyncEngine:
         ConfigError
             Names what cannot be served and what to change.
         """
-        return cls(_in_passing_thread(lambda: build_engine(config)))
+        return _in_passing_thread(lambda: cls(build_engine(config)))
 
     @property
     def is_healthy(self) -> bool:
@@ -215,9 +215,9 @@ class AsyncEngine:
         self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
 
 
-def _in_passing_thread(build: Callable[[], Engine]) -> Engine:
+def _in_passing_thread(build: Callable[[], AsyncEngine]) -> AsyncEngine:
     """What ``build`` returns or raises, from a thread that is gone by then."""
-    done: Future[Engine] = Future()
+    done: Future[AsyncEngine] = Future()
 
     def run() -> None:
         try:
