@@ -86,6 +86,7 @@ class AsyncEngine:
         ConfigError
             Names what cannot be served and what to change.
         """
+        # The constructor as well: its snapshot of the counters computes.
         return _in_passing_thread(lambda: cls(build_engine(config)))
 
     @property

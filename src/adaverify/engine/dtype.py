@@ -30,9 +30,11 @@ def resolve_dtype(asked: str, checkpoint: torch.dtype | None, device: torch.devi
         return asked
     if checkpoint is None or device.type != "cpu" or has_instructions(checkpoint):
         return "auto"
+    name = str(checkpoint).removeprefix("torch.")
     logger.info(
         "This processor has no instructions for %s: computing in float32. --dtype %s takes half the memory, slowly.",
-        *[str(checkpoint).removeprefix("torch.")] * 2,
+        name,
+        name,
     )
     return torch.float32
 
