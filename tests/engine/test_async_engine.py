@@ -244,7 +244,7 @@ def test_an_engine_that_was_never_started_says_so(pair, prompts, greedy):
 
 # Threads that Python did not start: those of OpenMP, once a thread of ours has computed with them.
 COUNT_WORKERS = """
-import os, sys, threading
+import os, sys, threading, time
 import torch
 from adaverify.config import EngineConfig
 from adaverify.engine.async_engine import AsyncEngine
@@ -257,6 +257,10 @@ speculative = {"method": "draft_model", "model": sys.argv[2], "num_speculative_t
 config = EngineConfig(model=sys.argv[1], speculative_config=speculative, max_num_seqs=4, num_kv_blocks=64)
 before = workers()
 engine = AsyncEngine.from_config(config)
+# they end with their thread, but not in the same instant
+patience = time.monotonic() + 20
+while workers() > before and time.monotonic() < patience:
+    time.sleep(0.01)
 after = workers()
 torch.ones(1 << 20).exp()
 print(before, after, workers())
