@@ -1,41 +1,54 @@
-"""Where the time of a step goes, without speculation and with a draft model.
+"""Where the time of a step goes, without speculation and with adaptive verification.
 
-The bar: outside the forward passes of target and drafter at most 15% of the step, and at most 2% for the policy.
-Run with ``make bench-overhead``; ``ARGS='--model TARGET --draft DRAFTER'`` for a pair of one's own.
+The bars: outside the forward passes of target and drafter at most 8% of the step with 16 and 64 requests, at most 2%
+for the policy. Run with ``make bench-overhead``; ``ARGS='--target TARGET --drafter FOLDER'`` for models of your own.
 """
 
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
+import sys
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from adaverify import LLM, SamplingParams
+from adaverify.engine.default_drafter import default_drafter
 from adaverify.engine.default_model import default_model_path
-from benchmarks.common import Spread, chat_prompts, keep, open_threads, truncated_drafter
+from benchmarks.common import Spread, chat_prompts, keep, open_threads, trained_drafter
 
 PARTS = ("schedule", "policy", "target", "sample", "draft", "output")
 FORWARDS = ("target", "draft forwards")
+# What of a trained drafter is its network, by name; the rest of drafting is laws and draws.
+NETWORK = ("forward", "project", "context", "fill", "head", "select", "markov_bias", "confidence")
 
 
 class ForwardClock:
-    """Adds up the seconds inside a drafter's forward passes; the rest of drafting is scores and draws."""
+    """Adds up the seconds inside a drafter's network."""
 
     def __init__(self, llm: LLM) -> None:
         self.seconds = 0.0
+        self._inside = False
         if llm.engine.speculation is not None:
-            runner = llm.engine.speculation.drafter.runner
-            self._forward, runner.forward = runner.forward, self
+            drafter: Any = llm.engine.speculation.drafter
+            network = drafter.runner if hasattr(drafter, "runner") else drafter.model
+            for name in NETWORK:
+                if hasattr(network, name):
+                    setattr(network, name, self._timed(getattr(network, name)))
 
-    def __call__(self, segments: Any) -> Any:
-        """Run the pass, and count its time."""
-        start = perf_counter()
-        output = self._forward(segments)
-        self.seconds += perf_counter() - start
-        return output
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return call(*args, **kwargs)
+            self._inside = True
+            start = perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds += perf_counter() - start
+                self._inside = False
+
+        return timed
 
 
 def shares_of(spent: dict[str, float], draft_forwards: float) -> dict[str, float]:
@@ -47,14 +60,15 @@ def shares_of(spent: dict[str, float], draft_forwards: float) -> dict[str, float
     return shares | {"outside forwards": sum(share for part, share in shares.items() if part not in FORWARDS)}
 
 
-def measure(llm: LLM, args: argparse.Namespace, tokenizer: object) -> dict[str, Spread]:
+def measure(llm: LLM, clock: ForwardClock, concurrency: int, args: argparse.Namespace) -> dict[str, Spread]:
     """Shares of `args.rounds` batches after one to warm up."""
-    params = SamplingParams(temperature=args.temperature, max_tokens=args.max_tokens, ignore_eos=True, seed=0)
-    clock = ForwardClock(llm)
+    params = SamplingParams(
+        temperature=args.temperature, top_p=args.top_p, max_tokens=args.max_tokens, ignore_eos=True, seed=0
+    )
     rounds = []
     for number in range(args.rounds + 1):
         before, forwards_before = llm.stats().seconds, clock.seconds
-        llm.generate(chat_prompts(tokenizer, args.concurrency, f"round {number}"), params)
+        llm.generate(chat_prompts(llm.tokenizer, concurrency, f"round {number}"), params)
         spent = {part: value - before[part] for part, value in llm.stats().seconds.items()}
         rounds.append(shares_of(spent, clock.seconds - forwards_before))
     return {part: Spread.of([shares[part] for shares in rounds[1:]]) for part in rounds[0]}
@@ -63,41 +77,39 @@ def measure(llm: LLM, args: argparse.Namespace, tokenizer: object) -> dict[str, 
 def main() -> None:
     """Measure, print and keep the shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder of the target (default: SmolLM2-135M-Instruct)")
-    parser.add_argument("--draft", help="folder of the drafter (default: the target's first layers)")
-    parser.add_argument("--draft-layers", type=int, default=6, help="how many of them")
-    parser.add_argument("--num-speculative-tokens", type=int, default=4)
-    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--target", help="folder of the target (default: SmolLM2-135M-Instruct)")
+    parser.add_argument("--drafter", help="folder of a trained drafter (default: that of the default target)")
+    parser.add_argument("--num-speculative-tokens", type=int, default=5, help="with --drafter")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, help="torch threads")
     args = parser.parse_args()
-    model = args.model or str(default_model_path())
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    with (
-        open_threads(args.threads),
-        nullcontext(args.draft) if args.draft else truncated_drafter(model, args.draft_layers) as drafter,
-    ):
-        keep("overhead", {"shares": compare(model, drafter, args, tokenizer), "arguments": vars(args)})
+    target = args.target or str(default_model_path())
+    with open_threads(args.threads):
+        keep("overhead", {"shares": compare(target, args), "arguments": vars(args)})
 
 
-def compare(model: str, drafter: str, args: argparse.Namespace, tokenizer: object) -> dict[str, object]:
-    """Shares without speculation and with `drafter`."""
-    speculation = {
-        "method": "draft_model",
-        "model": drafter,
-        "num_speculative_tokens": args.num_speculative_tokens,
-        "enable_adaptive_verification": True,
-    }
-    figures: dict[str, object] = {}
-    for name, config in {"without speculation": None, "draft_model with adaptive verification": speculation}.items():
-        llm = LLM(model=model, max_num_seqs=args.concurrency, dtype="bfloat16", speculative_config=config)
-        shares = measure(llm, args, tokenizer)
-        print(f"\n{name}: share of a step, median (lowest to highest)")
-        for part, share in shares.items():
-            print(f"  {part:18}{100 * share.median:6.2f}%  ({100 * share.low:.2f}% to {100 * share.high:.2f}%)")
-        figures[name] = {part: vars(share) for part, share in shares.items()}
+def compare(target: str, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Shares by concurrency without speculation and with the drafter."""
+    drafter = (
+        trained_drafter(args.drafter, target, args.num_speculative_tokens, enable_adaptive_verification=True)
+        if args.drafter
+        else default_drafter(on_missing=sys.exit)
+    )
+    figures: dict[str, dict[str, Any]] = {}
+    for name, config in {"no speculation": None, "adaptive verification": drafter}.items():
+        llm = LLM(target, config, max_num_seqs=max(args.concurrency))
+        clock = ForwardClock(llm)
+        figures[name] = {}
+        for concurrency in args.concurrency:
+            shares = measure(llm, clock, concurrency, args)
+            print(f"\n{name}, {concurrency} requests: share of a step, median (lowest to highest)")
+            for part, share in shares.items():
+                print(f"  {part:18}{100 * share.median:6.2f}%  ({100 * share.low:.2f}% to {100 * share.high:.2f}%)")
+            figures[name][str(concurrency)] = {part: vars(share) for part, share in shares.items()}
     return figures
 
 

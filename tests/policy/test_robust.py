@@ -304,3 +304,43 @@ def test_certain_drafts_may_accept_more_than_log_odds_say() -> None:
     grid = torch.linspace(-5, 7, 25)[:, None]
     expected = torch.sigmoid(0.4 * grid + 0.4 * torch.nn.functional.softplus(grid) - 0.8)
     assert (estimator.predict(grid) - expected).abs().max() < 0.04
+
+
+def alone(estimator, features, predictions, accepted):
+    """The rounds of N requests one by one, as with one user."""
+    for i in range(N):
+        one = slice(i, i + 1)
+        estimator.observe(features[one], predictions[one], torch.full((1,), K), accepted[one])
+
+
+def test_rounds_of_one_user_are_learned_from_together_as_those_of_many_are():
+    features, _, accepted = Traffic().round()
+    one_user, many = RobustEstimator(K, N), RobustEstimator(K, N)
+    predictions = many.predict(features)
+    many.observe(features, predictions, torch.full((N,), K), accepted)
+    alone(one_user, features, predictions, accepted)
+    learned = one_user.state_dict()
+    for name, expected in many.state_dict().items():
+        torch.testing.assert_close(learned[name], expected, msg=name)
+
+
+def test_rounds_that_wait_are_in_every_fit_and_every_copy():
+    features, _, accepted = Traffic().round()
+    few = (features[:2], torch.full((2, K), 0.5), torch.full((2,), K), accepted[:2])
+    fitted, copied = RobustEstimator(K, N), RobustEstimator(K, N)
+    fitted.observe(*few)
+    assert fitted.labels.counts.sum() == 0
+    fitted.refit()
+    assert fitted.labels.counts.sum() > 0
+    copied.observe(*few)
+    assert copied.state_dict()["labels"].sum() > 0
+
+
+def test_rounds_that_wait_do_not_mix_with_a_loaded_state():
+    features, _, accepted = Traffic().round()
+    estimator = RobustEstimator(K, N)
+    state = estimator.state_dict()
+    estimator.observe(features[:2], torch.full((2, K), 0.5), torch.full((2,), K), accepted[:2])
+    estimator.load_state_dict(state)
+    estimator.refit()
+    assert estimator.labels.counts.sum() == 0

@@ -17,6 +17,7 @@ from adaverify.policy.robust.curve import CalibrationCurve
 from adaverify.policy.robust.fit import Prior, newton_step
 from adaverify.policy.robust.histogram import COARSE_LOG_ODDS, LOG_ODDS, MARGIN, Axis, LabelHistogram
 from adaverify.policy.robust.offsets import RequestOffsets
+from adaverify.policy.robust.outcomes import Outcomes, WaitingOutcomes
 from adaverify.policy.robust.shifts import GroupShifts
 
 
@@ -152,6 +153,7 @@ class RobustEstimator:
         self.confidence_weight = torch.zeros_like(self.all_intercepts[:, 0])
         self.confidence = torch.full_like(self.confidence_weight, INIT_CONFIDENCE)
         self.num_refits = 0
+        self._waiting = WaitingOutcomes()
         self._steps_since_refit = 0
 
     @property
@@ -242,12 +244,10 @@ class RobustEstimator:
             slope = self._mixed_slope[group]
             telling = torch.ones_like(requests.greedy) if mask is None else mask
             self.offsets.observe(requests.slot, slope, information.sum(dim=1), residual.sum(dim=1), telling)
-        self._score_memories(features, offset, labelled, accepted, group)
-        of_labels = (torch.where(labelled, values, 0.0).sum(dim=1) for values in (known, information, residual))
-        self.shifts.observe(group, *of_labels)
-        self.curve.observe(predictions, labelled, residual)
-        self.labels.add(features, labelled, accepted, group)
-        self._remember_confidence(predictions if mask is None else predictions.where(mask[:, None], torch.nan), group)
+        told = predictions if mask is None else predictions.where(mask[:, None], torch.nan)
+        self._waiting.add(Outcomes(features, told, labelled, accepted, information, residual, group, offset))
+        if self._waiting.are_enough:
+            self._learn()
 
     def end_step(self) -> None:
         """Count one engine step and refit when ``refit_interval`` of them have passed, at first after 1, 2, 3, ..."""
@@ -258,6 +258,7 @@ class RobustEstimator:
 
     def refit(self) -> None:
         """Take one bounded Newton step in every group and memory."""
+        self._learn()
         labels = self.labels
         self.slopes, self.all_intercepts = newton_step(
             self.slopes, self.all_intercepts, labels.counts, labels.accepted, labels.means, self.prior
@@ -267,6 +268,7 @@ class RobustEstimator:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned about the traffic, as copies; what is known of single requests ends with them."""
+        self._learn()
         return {name: tensor.clone() for name, tensor in self._state.items()} | {"num_refits": self.num_refits}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -287,9 +289,21 @@ class RobustEstimator:
                     f"estimator state: {name} has shape {tuple(state[name].shape)}, but num_speculative_tokens = "
                     f"{self.num_speculative_tokens} needs {tuple(tensor.shape)}"
                 )
+        self._waiting.take()
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self.num_refits = int(state["num_refits"])
+
+    def _learn(self) -> None:
+        """Take in the outcomes that wait, all but what they say of single requests."""
+        outcomes = self._waiting.take()
+        if outcomes is None:
+            return
+        self._score_memories(outcomes)
+        self.shifts.observe(outcomes.group, *outcomes.of_labels)
+        self.curve.observe(outcomes.predictions, outcomes.labelled, outcomes.residual)
+        self.labels.add(outcomes.features, outcomes.labelled, outcomes.accepted, outcomes.group)
+        self._remember_confidence(outcomes.predictions, outcomes.group)
 
     @property
     def _state(self) -> dict[str, Tensor]:
@@ -328,13 +342,12 @@ class RobustEstimator:
         scores = (slopes[:, :, None] * features[:, None]).sum(dim=-1)
         return torch.sigmoid(scores + shift[..., None] + intercepts[group])
 
-    def _score_memories(
-        self, features: Tensor, offset: Tensor, labelled: Tensor, accepted: Tensor, group: Tensor
-    ) -> None:
+    def _score_memories(self, outcomes: Outcomes) -> None:
         """Forget a little of each memory's loss and add that of these labels, predicted before they are learned."""
-        finite = torch.where(labelled[..., None], features, 0.0)
-        chances = self._by_memory(finite, offset, group, self.all_intercepts)
-        right = torch.where(accepted[:, None], chances, 1 - chances).clamp(min=1e-6)
+        labelled, group = outcomes.labelled, outcomes.group
+        finite = torch.where(labelled[..., None], outcomes.features, 0.0)
+        chances = self._by_memory(finite, outcomes.offset, group, self.all_intercepts)
+        right = torch.where(outcomes.accepted[:, None], chances, 1 - chances).clamp(min=1e-6)
         loss = torch.where(labelled[:, None], -right.log(), 0.0).sum(dim=-1)
         labels = torch.zeros_like(self.losses[:, 0]).index_add_(0, group, labelled.double().sum(dim=1))
         self.losses *= torch.exp(-labels / self.loss_memory)[:, None]
