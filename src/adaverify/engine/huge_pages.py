@@ -33,7 +33,9 @@ def use_huge_pages(*models: nn.Module) -> None:
     """
     for start, end in _joined(_areas(*models)):
         _advise(start, end, _MADV_HUGEPAGE)
-        _advise(start, end, _MADV_COLLAPSE)
+        # one by one: the system stops at the first page that it cannot make, such as one with a hole
+        for page in range(start, end, _HUGE_PAGE):
+            _advise(page, page + _HUGE_PAGE, _MADV_COLLAPSE)
 
 
 def in_huge_pages(fresh: Tensor) -> Tensor:
