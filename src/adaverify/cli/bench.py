@@ -75,6 +75,16 @@ def bench(
         int, typer.Option(min=0, help="Uncounted requests after a server's start.", rich_help_panel=_PROMPTS)
     ] = 32,
     output_len: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.", rich_help_panel=_PROMPTS)] = 128,
+    range_ratio: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of --output-len by which single answers may be shorter or longer, so that users do not ask in "
+            "step.",
+            rich_help_panel=_PROMPTS,
+        ),
+    ] = 0.0,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Answers of exactly --output-len tokens.", rich_help_panel=_PROMPTS)
     ] = False,
@@ -146,6 +156,7 @@ def bench(
         asking=Asking(
             endpoint=endpoint,
             output_len=output_len,
+            range_ratio=range_ratio,
             ignore_eos=ignore_eos,
             temperature=temperature,
             top_p=top_p,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -94,3 +95,17 @@ def test_bodies_have_vllms_names():
     assert (plain["prompt"], plain["max_tokens"]) == ("How much?", 4)
     # servers that do not know it may refuse it
     assert "ignore_eos" not in plain
+
+
+def test_lengths_differ_by_question_and_are_the_same_for_everyone_who_is_asked():
+    asking = Asking(output_len=40, range_ratio=0.5, ignore_eos=True)
+    questions = [Question("maths", "How much?", seed) for seed in range(200)]
+    lengths = [json.loads(body(question, "ours", asking))["max_completion_tokens"] for question in questions]
+    assert lengths == [json.loads(body(question, "theirs", asking))["max_completion_tokens"] for question in questions]
+    assert (min(lengths), max(lengths)) == (20, 60)
+    assert sum(lengths) / len(lengths) == pytest.approx(40, abs=3)
+    enough = stream(chunk("a", "stop"), END | {"usage": {"prompt_tokens": 9, "completion_tokens": 21}})
+    shortest = replace(reply(enough), question=questions[lengths.index(20)])
+    longest = replace(reply(enough), question=questions[lengths.index(60)])
+    assert read(shortest, asking).error == ""
+    assert "21 tokens of 60" in read(longest, asking).error

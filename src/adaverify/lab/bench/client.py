@@ -70,10 +70,11 @@ class Answer:
 
 def body(question: Question, model: str, asking: Asking) -> bytes:
     """The request's JSON; field names are those that vLLM's own benchmark sends."""
+    length = asking.length_of(question)
     if asking.endpoint == CHAT:
-        content = {"messages": [{"role": "user", "content": question.text}], "max_completion_tokens": asking.output_len}
+        content = {"messages": [{"role": "user", "content": question.text}], "max_completion_tokens": length}
     else:
-        content = {"prompt": question.text, "max_tokens": asking.output_len}
+        content = {"prompt": question.text, "max_tokens": length}
     rest = {
         "model": model,
         "temperature": asking.temperature,
@@ -145,8 +146,9 @@ def read(reply: Reply, asking: Asking) -> Answer:
         return _with_error(answer, "the stream ended before the answer did")
     if not output_tokens:
         return _with_error(answer, "no token, or no usage: the server must know stream_options.include_usage")
-    if asking.ignore_eos and output_tokens < asking.output_len:
-        short = f"{output_tokens} tokens of {asking.output_len}: ignore_eos is not obeyed, or the context is full"
+    asked = asking.length_of(reply.question)
+    if asking.ignore_eos and output_tokens < asked:
+        short = f"{output_tokens} tokens of {asked}: ignore_eos is not obeyed, or the context is full"
         return _with_error(answer, short)
     return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from adaverify.errors import ConfigError
 from adaverify.lab.bench.arms import Arm
 from adaverify.lab.bench.load import Load
 from adaverify.lab.bench.provenance import without_folders
-from adaverify.lab.bench.workload import Workload
+from adaverify.lab.bench.workload import Question, Workload
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -27,6 +28,10 @@ class Asking:
         ``/v1/chat/completions`` or ``/v1/completions``.
     output_len : int
         Most tokens of an answer; with ``ignore_eos`` exactly so many.
+    range_ratio : float
+        Share of ``output_len``, 0 to 1, by which the length of single answers may differ from it. Where all are equally
+        long, users who started together ask together for ever, and their prompts are read in one step: without
+        speculation always, with it only until drafts are accepted.
     ignore_eos : bool
     temperature, top_p : float
     extra_body : dict
@@ -37,11 +42,17 @@ class Asking:
 
     endpoint: str = CHAT
     output_len: int = 128
+    range_ratio: float = 0.0
     ignore_eos: bool = False
     temperature: float = 1.0
     top_p: float = 0.95
     extra_body: dict[str, Any] = field(default_factory=dict)
     timeout: float = 600.0
+
+    def length_of(self, question: Question) -> int:
+        """Most tokens of the answer to ``question``: the same for every arm."""
+        most = round(self.range_ratio * self.output_len)
+        return max(2, self.output_len + random.Random(question.seed).randint(-most, most))
 
 
 @dataclass(frozen=True)
