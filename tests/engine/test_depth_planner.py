@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from adaverify.engine.depth import PAUSE_EVERY, DepthPlanner, DraftChoice
+from adaverify.engine.depth import PAUSE_EVERY, REST_STEPS, DepthPlanner, DraftChoice
 from adaverify.engine.scheduler import StepPlan
 from adaverify.policy import CostCurve, CostTable, MaterializedCosts, ProbeSchedule
 
@@ -22,6 +23,10 @@ DEAR = CostTable(CHEAP.verify, CostCurve((1,), (400.0,)), CostCurve((1,), (100.0
 
 def materialized(table: CostTable) -> MaterializedCosts:
     return table.materialize(SEATS, 64, num_speculative_tokens=K)
+
+
+def asked(table: CostTable) -> Callable[[], MaterializedCosts]:
+    return lambda: materialized(table)
 
 
 def planner(in_parallel: bool = False, may_wait: bool = False, probes: ProbeSchedule = NEVER) -> DepthPlanner:
@@ -39,10 +44,10 @@ def after(planner: DepthPlanner, rows: list[list[float]], table: CostTable = COS
     """The choice that follows blocks with these confidences, which fully persist."""
     step = plan(len(rows))
     planner.outlook._shared = planner.outlook._spread.clone()
-    planner.choose(step, materialized(table))
+    planner.choose(step, asked(table))
     planner.observe(step, torch.tensor(rows), K)
     planner.outlook._shared = planner.outlook._spread.clone()
-    return planner.choose(step, materialized(table))
+    return planner.choose(step, asked(table))
 
 
 def test_where_drafts_compete_the_depth_is_chosen_and_kept() -> None:
@@ -80,28 +85,28 @@ def test_requests_pay_for_a_pass_together() -> None:
 def test_a_request_without_room_for_more_does_not_ask_for_a_pass() -> None:
     for room, expected in (([2, 1], True), ([1, 1], False)):
         one = planner()
-        choice = one.choose(plan(num_drafts=[*room]), materialized(CHEAP))
+        choice = one.choose(plan(num_drafts=[*room]), asked(CHEAP))
         assert choice.go_on is not None
         assert choice.go_on(0, torch.tensor([0.99, 0.99]), None) == expected
 
 
 def test_nothing_is_drafted_where_it_does_not_pay() -> None:
-    choice = planner().choose(plan(3), materialized(DEAR))
+    choice = planner().choose(plan(3), asked(DEAR))
     assert (choice.depth, int(choice.budget), choice.go_on) == (0, 0, None)
 
 
 def test_a_bad_block_is_held_against_a_request_for_one_step_only() -> None:
     one = planner()
     assert after(one, [[0.01] * K], CHEAP).depth == 0
-    assert one.choose(plan(), materialized(CHEAP)).depth == K
+    assert one.choose(plan(), asked(CHEAP)).depth == K
 
 
 def test_a_new_request_does_not_inherit_a_block() -> None:
     one = planner()
-    one.choose(plan(), materialized(CHEAP))
+    one.choose(plan(), asked(CHEAP))
     one.observe(plan(), torch.tensor([[0.01] * K]), K)
     one.start_request(0)
-    assert one.choose(plan(), materialized(CHEAP)).depth == K
+    assert one.choose(plan(), asked(CHEAP)).depth == K
 
 
 def test_parallel_drafters_are_told_the_depth_before_the_block() -> None:
@@ -123,7 +128,7 @@ def test_with_coupled_verification_blocks_may_stop_while_drafts_compete() -> Non
 
 @pytest.mark.parametrize("most", [0, 1, 2, 5, 8])
 def test_no_more_is_drafted_than_can_be_verified(most: int) -> None:
-    choice = planner().choose(plan(2, most=most), materialized(CHEAP))
+    choice = planner().choose(plan(2, most=most), asked(CHEAP))
     if choice.go_on is not None:
         assert 2 * choice.depth <= most
     assert int(choice.budget) <= most
@@ -132,7 +137,7 @@ def test_no_more_is_drafted_than_can_be_verified(most: int) -> None:
 
 def test_nothing_to_draft_is_no_choice() -> None:
     for empty in (StepPlan(), plan(num_drafts=[0, 0])):
-        assert planner().choose(empty, materialized(CHEAP)).depth == 0
+        assert planner().choose(empty, asked(CHEAP)).depth == 0
 
 
 @pytest.mark.parametrize("table", [CHEAP, DEAR])
@@ -140,7 +145,7 @@ def test_probes_draft_and_verify_everything_at_their_share_of_the_time(table: Co
     one, costs, step = planner(probes=ProbeSchedule(0.2)), materialized(table), plan(2)
     probes = 0
     for _ in range(600):
-        choice = one.choose(step, costs)
+        choice = one.choose(step, lambda: costs)
         if choice.depth == K and choice.go_on is None:
             assert int(choice.budget) == 2 * K
             probes += 1
@@ -152,12 +157,12 @@ def test_probes_draft_and_verify_everything_at_their_share_of_the_time(table: Co
 
 def test_steps_without_drafts_are_tried_where_drafting_seems_to_pay() -> None:
     one, costs, step = planner(), materialized(CHEAP), plan(2)
-    one.choose(step, costs)
+    one.choose(step, lambda: costs)
     one.pauses = ProbeSchedule(0.01)
     without, chosen = float(costs.verify[2]), one._choose(step, torch.tensor([K, K]), costs)
     lost = without - 2 / float(chosen.rate)
     assert lost > 0, "the case is one where drafting pays"
-    pauses = sum(one.choose(step, costs).depth == 0 for _ in range(2000))
+    pauses = sum(one.choose(step, lambda: costs).depth == 0 for _ in range(2000))
     assert pauses * lost <= 0.01 * 2000 * float(chosen.cost)
     assert pauses > 0.9 * min(2000 / PAUSE_EVERY, 0.01 * 2000 * float(chosen.cost) / lost)
 
@@ -176,3 +181,47 @@ def test_a_parallel_block_is_as_deep_as_its_price_allows() -> None:
     assert after(planner(True, True), first, flat).depth == K, "deeper drafts cost nothing: confidences may choose"
     rising = CostTable(CHEAP.verify, CostCurve((1,), (9.0,)), CostCurve((1,), (1.0,)))
     assert after(planner(True, True), first, rising).depth == 1
+
+
+class Asked:
+    """Costs that count how often they are asked for, and may change."""
+
+    def __init__(self, table: CostTable) -> None:
+        self.table = table
+        self.times = 0
+
+    def __call__(self) -> MaterializedCosts:
+        self.times += 1
+        return materialized(self.table)
+
+
+def test_where_drafting_does_not_pay_most_like_steps_are_not_thought_about() -> None:
+    one, costs = planner(), Asked(DEAR)
+    assert all(one.choose(plan(2), costs).depth == 0 for _ in range(2 + 3 * (REST_STEPS + 1)))
+    assert costs.times == 2 + 3
+    costs.table = CHEAP
+    depths = [one.choose(plan(2), costs).depth for _ in range(REST_STEPS + 1)]
+    assert depths.index(K) <= REST_STEPS, "nothing rests for longer"
+
+
+@pytest.mark.parametrize("other", [plan(3), plan(2, num_drafts=[K, 1]), plan(2, most=5)])
+def test_another_step_is_thought_about_at_once(other: StepPlan) -> None:
+    one, costs = planner(), Asked(DEAR)
+    for _ in range(4):
+        one.choose(plan(2), costs)
+    before = costs.times
+    one.choose(other, costs)
+    assert costs.times == before + 1
+
+
+def test_what_a_request_showed_is_thought_about_before_the_rest() -> None:
+    one, costs = planner(), Asked(DEAR)
+    one.choose(plan(), costs)
+    one.choose(plan(), costs)
+    one.observe(plan(), torch.tensor([[0.9] * K]), K)  # as after a probe
+    before = costs.times
+    one.choose(plan(), costs)
+    one.choose(plan(), costs)
+    assert costs.times == before + 2
+    one.choose(plan(), costs)
+    assert costs.times == before + 2

@@ -1,4 +1,4 @@
-"""Draft only what may be verified: how deep a step drafts, and what ends a block early."""
+"""Draft only what may be verified: how deep a step drafts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from adaverify.drafters.base import GoOn
+from adaverify.engine.early_stop import EarlyStop
 from adaverify.engine.scheduler import StepPlan
 from adaverify.policy.cost import MaterializedCosts
-from adaverify.policy.depth import DepthChoice, choose_depth, worth_another_pass
+from adaverify.policy.depth import DepthChoice, choose_depth
 from adaverify.policy.outlook import Outlook
 from adaverify.policy.probing import ProbeSchedule
 from adaverify.policy.survival import survival
@@ -21,6 +22,9 @@ from adaverify.policy.survival import survival
 # and what the first draft adds would be believed for ever. It may cost this share of the time, and comes at most once
 # in so many steps.
 PAUSE_SHARE, PAUSE_EVERY = 0.0025, 8
+# Where nothing is drafted nothing is learned, and nothing but slowly corrected costs can make the next like step choose
+# otherwise: so many of them go by before it is asked again. Asking takes half a millisecond.
+REST_STEPS = 8
 
 # plan, features [R], margins [R] or None, position from 0: confidences [R]
 ConfidenceAt = Callable[[StepPlan, Tensor, Tensor | None, int], Tensor]
@@ -43,6 +47,26 @@ class DraftChoice:
     depth: int
     budget: Tensor | None
     go_on: GoOn | None = None
+
+
+@dataclass
+class Rest:
+    """Like steps behind one in which drafting did not pay, all requests being average ones.
+
+    Attributes
+    ----------
+    plan : tuple
+        What the choice depended on.
+    price_ms, cost : float
+        Milliseconds of drafting and verifying everything, and of the step without.
+    steps : int
+        How many may still go by.
+    """
+
+    plan: tuple[object, ...]
+    price_ms: float
+    cost: float
+    steps: int = REST_STEPS
 
 
 class DepthPlanner:
@@ -93,48 +117,71 @@ class DepthPlanner:
         # confidences of each slot's block of the step before; nan where nothing was drafted
         self._last = torch.full((max_num_seqs, num_speculative_tokens), torch.nan, device=device)
         self._before = self._last[:0]
+        self._all_average = False
+        self._rest: Rest | None = None
 
     def start_request(self, slot: int) -> None:
         """A new request has this slot; until its first block it counts as an average one."""
         self._last[slot] = torch.nan
 
-    def choose(self, plan: StepPlan, costs: MaterializedCosts) -> DraftChoice:
-        """What to draft in this step."""
+    def choose(self, plan: StepPlan, costs: Callable[[], MaterializedCosts]) -> DraftChoice:
+        """What to draft in this step; ``costs`` are asked for where they are needed."""
+        nothing = DraftChoice(0, self._scalar(0))
+        if self._rests(plan):
+            assert self._rest is not None
+            probes = self.probes.is_due(self._rest.price_ms, self._rest.cost)
+            return self._everything(plan) if probes and self._deepest_that_fits(plan) else nothing
+        average, self._all_average, self._rest = self._all_average, True, None
         slots = self._slots(plan)
         self._before = self._last[slots]
         # a block tells of the next step only: without new drafts a request counts as an average one again
         self._last[slots] = torch.nan
         deepest = max(plan.num_drafts, default=0)
         if plan.max_draft_budget == 0 or deepest == 0:
-            return DraftChoice(0, self._scalar(0))
+            return nothing
         num_drafts = torch.tensor(plan.num_drafts, device=self.device)
-        chosen = self._choose(plan, num_drafts, costs)
-        price = self._price_of_everything(plan, costs)
+        table = costs()
+        chosen = self._choose(plan, num_drafts, table)
+        price = self._price_of_everything(plan, table)
         # the one place where the host waits: how often a model runs cannot be decided on the device
-        deepest_for_it = _deepest_at_the_price(chosen.depth, costs.draft[:, len(plan.decodes)])
+        deepest_for_it = _deepest_at_the_price(chosen.depth, table.draft[:, len(plan.decodes)])
         pause = chosen.undrafted_cost - plan.num_sampling / chosen.rate
         parts = (chosen.depth, deepest_for_it, chosen.budget, chosen.cost, price, pause)
         depth, no_dearer, budget, cost, price_ms, pause_ms = torch.stack([part.double() for part in parts]).tolist()
-        everything = DraftChoice(self._deepest_that_fits(plan), self._scalar(plan.max_draft_budget))
+        everything = self._everything(plan)
         if everything.depth and self.probes.is_due(price_ms, cost):
             return everything
+        if depth == 0 and average:
+            self._rest = Rest(_choice_depends_on(plan), price_ms, cost)
         if depth == 0 or self._pauses_now(pause_ms, cost):
-            return DraftChoice(0, self._scalar(0))
+            return nothing
         if self.in_parallel:
             return DraftChoice(min(int(no_dearer), deepest), None if self.budget_may_wait else chosen.budget)
         if self.budget_may_wait:
-            return DraftChoice(deepest, None, self._early_stop(plan, num_drafts, chosen.rate, costs, trims_later=True))
+            return DraftChoice(deepest, None, self._early_stop(plan, num_drafts, chosen.rate, table, trims_later=True))
         if budget < _drafts_to(plan, int(depth)):
             return DraftChoice(min(int(depth), deepest), chosen.budget)
-        go_on = self._early_stop(plan, num_drafts, chosen.rate, costs, trims_later=False)
+        go_on = self._early_stop(plan, num_drafts, chosen.rate, table, trims_later=False)
         return DraftChoice(everything.depth, everything.budget, go_on)
 
     def observe(self, plan: StepPlan, confidences: Tensor, depth: int) -> None:
         """Learn from the step's block, of ``depth`` drafts a request, whose confidences are given [R, K]."""
+        self._all_average, self._rest = False, None
         num_drafts = torch.tensor(plan.num_drafts, device=self.device).clamp(max=depth)
         drafted = torch.arange(self.num_speculative_tokens, device=self.device) < num_drafts[:, None]
         self.outlook.observe(self._before, confidences, drafted)
         self._last[self._slots(plan)] = torch.where(drafted, confidences.nan_to_num(0.0), torch.nan)
+
+    def _rests(self, plan: StepPlan) -> bool:
+        """Whether the choice of a like step before this one still holds."""
+        rest = self._rest
+        if rest is None or rest.steps == 0 or rest.plan != _choice_depends_on(plan):
+            return False
+        rest.steps -= 1
+        return True
+
+    def _everything(self, plan: StepPlan) -> DraftChoice:
+        return DraftChoice(self._deepest_that_fits(plan), self._scalar(plan.max_draft_budget))
 
     def _choose(self, plan: StepPlan, num_drafts: Tensor, costs: MaterializedCosts) -> DepthChoice:
         expected = survival(self.outlook.expect(self._before), num_drafts)
@@ -187,65 +234,17 @@ class DepthPlanner:
         return torch.tensor(value, dtype=torch.long, device=self.device)
 
 
-class EarlyStop:
-    """Whether the batch shall draft on, asked after every position: the ``go_on`` of one step.
-
-    Parameters
-    ----------
-    confidence_at : callable
-    num_drafts : Tensor [R], int64
-        Drafts that each request can use.
-    expected : Tensor [K]
-        Mean confidence by position.
-    rate : Tensor, 0-dim
-    draft_ms, verify_ms : Tensor [K]
-        Milliseconds that each position adds to drafting, and to verification if it is verified for all.
-    trims_later : bool
-    """
-
-    def __init__(
-        self,
-        confidence_at: Callable[[Tensor, Tensor | None, int], Tensor],
-        num_drafts: Tensor,
-        expected: Tensor,
-        rate: Tensor,
-        draft_ms: Tensor,
-        verify_ms: Tensor,
-        trims_later: bool,
-    ) -> None:
-        self._confidence_at = confidence_at
-        self._num_drafts = num_drafts
-        self._expected = expected
-        self._rate = rate
-        self._draft_ms = draft_ms
-        self._verify_ms = verify_ms
-        self._trims_later = trims_later
-        self._survival = torch.ones(len(num_drafts), dtype=torch.float64, device=num_drafts.device)
-
-    def __call__(self, position: int, features: Tensor, margins: Tensor | None) -> bool:
-        """See :class:`~adaverify.drafters.base.GoOn`."""
-        confidences = self._confidence_at(features, margins, position)
-        usable = confidences.isfinite() & (position + 1 < self._num_drafts)
-        self._survival = torch.where(usable, self._survival * confidences, 0.0)
-        following = position + 1
-        return bool(
-            worth_another_pass(
-                self._survival,
-                self._expected[following],
-                self._rate,
-                self._draft_ms[following],
-                self._verify_ms[following],
-                self._trims_later,
-            )
-        )
-
-
 def _deepest_at_the_price(depth: Tensor, draft_ms: Tensor) -> Tensor:
     """The deepest drafting that costs what ``depth`` does, so that there is more to choose from.
 
     ``draft_ms`` [K + 1] never falls.
     """
     return (draft_ms <= draft_ms.take(depth)).sum() - 1
+
+
+def _choice_depends_on(plan: StepPlan) -> tuple[object, ...]:
+    """All that a choice for average requests follows from, but costs."""
+    return tuple(plan.num_drafts), plan.num_non_draft_tokens, plan.num_sampling, plan.max_draft_budget
 
 
 def _drafts_to(plan: StepPlan, depth: int) -> int:

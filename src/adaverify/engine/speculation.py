@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -141,7 +142,7 @@ class Speculation:
         """
         if self.chooses_depth:
             assert self.depth_planner is not None
-            return self.depth_planner.choose(plan, self._costs_of(plan))
+            return self.depth_planner.choose(plan, partial(self._costs_of, plan))
         depth = max(plan.num_drafts, default=0) if plan.max_draft_budget > 0 else 0
         return DraftChoice(depth, None if self._budget_may_wait else self._budget(plan))
 
