@@ -103,7 +103,8 @@ def verify_standard(
 
     emitting = row_start + num_accepted
     failed = bad_row[emitting]
-    weights = p.index_select(0, emitting)
+    # without drafts every row emits, and nothing is copied
+    weights = p if len(p) == len(emitting) else p.index_select(0, emitting)
     if drafts.shape[1]:
         first_rejected = num_accepted.clamp(max=drafts.shape[1] - 1).unsqueeze(-1)
         rejected = (num_accepted < num_drafts) & valid.gather(-1, first_rejected).squeeze(-1) & ~failed
