@@ -6,25 +6,29 @@ import pytest
 import torch
 
 from adaverify.sampling import top
-from adaverify.sampling.top import largest_values, most_likely
+from adaverify.sampling.top import most_likely, values_above
 
 
 @pytest.mark.parametrize("size", [7, 256, 4096, 49157])
-@pytest.mark.parametrize("width", [1, 5, 200, 1024])
-def test_they_are_those_of_topk(size, width):
-    values = torch.randn(5, size, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("floor", [0.0, 0.5, 2.0, 9.0])
+def test_values_above_are_the_sorted_ones_above(size, floor):
+    values = (4 * torch.randn(5, size, generator=torch.Generator().manual_seed(1))).round() / 4
     before = values.clone()
-    width = min(width, size)
-    assert torch.equal(largest_values(values, width), values.topk(width).values)
+    top, counts = values_above(values, floor)
+    assert counts.tolist() == (values > floor).sum(-1).tolist()
+    assert top.shape == (5, max(1, int(counts.max())))
+    for row, found, count in zip(values, top, counts.tolist(), strict=True):
+        assert torch.equal(found[:count], row[row > floor].sort(descending=True).values)
+        assert not found[count:].any()
     assert torch.equal(values, before)
 
 
-def test_nan_comes_first_as_with_topk():
-    values = torch.randn(2, 9000)
+def test_nan_is_not_above_anything():
+    values = torch.rand(2, 9000)
     values[0, 77] = torch.nan
-    assert largest_values(values, 3)[0, 0].isnan()
-    assert largest_values(values, 9000)[0, 0].isnan()
-    assert not largest_values(values, 9000)[1].isnan().any()
+    top, counts = values_above(values, 0.0)
+    assert counts.tolist() == [8999, 9000]
+    assert not top.isnan().any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

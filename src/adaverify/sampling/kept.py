@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from adaverify.sampling.top import largest_values
+from adaverify.sampling.top import values_above
 
-# What is kept rarely exceeds the first window, and hardly ever the next.
-_FIRST_WINDOW = 1024
-_WINDOW_GROWTH = 4
+# What is kept is rarely less likely than the first, and hardly ever than the second; nothing is less likely than 0.
+_FLOORS = (2e-5, 5e-7, 0.0)
 
 
 def has_top_k(top_k: Tensor, vocab: int) -> Tensor:
@@ -17,19 +16,9 @@ def has_top_k(top_k: Tensor, vocab: int) -> Tensor:
     return (top_k > 0) & (top_k < vocab)
 
 
-def window_of(top_k: Tensor, filtered: Tensor, vocab: int) -> Tensor:
-    """How many of its most likely tokens each row should be judged by at first, [N] int64; 0 if not ``filtered``."""
-    # k + 1 show whether the k-th probability is tied with the next
-    wanted = torch.where(has_top_k(top_k, vocab), (top_k + 1).clamp(max=_FIRST_WINDOW), _FIRST_WINDOW)
-    return wanted.clamp(max=vocab) * filtered
-
-
-def keep_most_likely_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: int) -> Tensor:
-    """Filter rows in place: zero what is dropped, renormalise what is kept; gives ``probs`` again.
-
-    ``width`` is the largest of :func:`window_of`.
-    """
-    least, mass = _least_kept(probs, top_k, top_p, min_p, width)
+def keep_most_likely_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Filter rows in place: zero what is dropped, renormalise what is kept; gives ``probs`` again."""
+    least, mass = _least_kept(probs, top_k, top_p, min_p, _FLOORS)
     if probs.device.type == "cpu":
         # row by row in the processor's caches
         for row, below in zip(probs, least.nextafter(torch.zeros(())).tolist(), strict=True):
@@ -39,36 +28,45 @@ def keep_most_likely_(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
     return probs.div_(mass.to(probs.dtype).unsqueeze(-1))
 
 
-def _least_kept(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Least probability that each row keeps [N] float32, and what all it keeps sums to [N] float64."""
-    vocab = probs.shape[-1]
-    least, mass, resolved = _judge(largest_values(probs, width), top_k, top_p, min_p, vocab)
-    if not bool(resolved.all()):
-        wide = (~resolved).nonzero().squeeze(-1)
-        wider = min(max(width, _FIRST_WINDOW) * _WINDOW_GROWTH, vocab)
-        least[wide], mass[wide] = _least_kept(probs[wide], top_k[wide], top_p[wide], min_p[wide], wider)
+def _least_kept(
+    probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, floors: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
+    """Least probability that each row keeps [N] float32, and what all it keeps sums to [N] float64.
+
+    Rows that are not settled by their probabilities above the first of ``floors`` are judged by the next.
+    """
+    limited = has_top_k(top_k, probs.shape[-1])
+    floor, *lower = floors
+    least, mass, settled = _judge(*values_above(probs, floor), top_k, top_p, min_p, limited, whole=not lower)
+    if not bool(settled.all()):
+        rows = (~settled).nonzero().squeeze(-1)
+        least[rows], mass[rows] = _least_kept(probs[rows], top_k[rows], top_p[rows], min_p[rows], tuple(lower))
     return least, mass
 
 
-def _judge(top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, vocab: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Filter the ``W`` largest probabilities of each row, sorted downwards.
+def _judge(
+    top: Tensor, counts: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, limited: Tensor, whole: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Filter the largest probabilities of each row, from :func:`~adaverify.sampling.top.values_above`.
+
+    ``limited`` [N] says where top-k counts; ``whole`` that no row has others.
 
     Returns
     -------
     least : Tensor [N] float32
     mass : Tensor [N] float64
-    resolved : Tensor [N] bool
-        Whether the row's result can be told from the window: nothing outside of it is kept or counted.
+    settled : Tensor [N] bool
+        Whether the row's result can be told from these: none of the others is kept or counted.
     """
     width = top.shape[-1]
-    whole = width == vocab
-    limited = has_top_k(top_k, vocab)
+    lowest = (counts - 1).clamp(min=0).unsqueeze(-1)
     kth = top.gather(-1, (top_k.clamp(1, width) - 1).unsqueeze(-1))
     keep = (top > 0) & (top >= top[:, :1] * min_p.unsqueeze(-1)) & ((top >= kth) | ~limited.unsqueeze(-1))
 
     mass = (top.to(torch.float64) * keep).cumsum(dim=-1)
     unrestricted = ~limited & (min_p <= 0)
-    mass_known = unrestricted | ~keep[:, -1] | whole
+    # where the lowest is dropped, so are all others
+    mass_known = unrestricted | _drops(keep, lowest, counts) | whole
     total = torch.where(unrestricted, 1.0, mass[:, -1])
     before_nucleus_end = mass < (top_p * total).unsqueeze(-1)
     last = before_nucleus_end.sum(dim=-1, keepdim=True).clamp(max=width - 1)
@@ -77,4 +75,9 @@ def _judge(top: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, vocab: int)
     # what is kept comes first, as the window is sorted
     end = (keep.sum(dim=-1, keepdim=True) - 1).clamp(min=0)
     least, mass = top.gather(-1, end).squeeze(-1), mass.gather(-1, end).squeeze(-1)
-    return least, mass, mass_known & (~keep[:, -1] | whole)
+    return least, mass, mass_known & (_drops(keep, lowest, counts) | whole)
+
+
+def _drops(keep: Tensor, lowest: Tensor, counts: Tensor) -> Tensor:
+    """Rows that have something and drop the ``lowest`` of it."""
+    return ~keep.gather(-1, lowest).squeeze(-1) & (counts > 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adaverify.sampling.kept import has_top_k, keep_most_likely_, window_of
+from adaverify.sampling.kept import has_top_k, keep_most_likely_
 from adaverify.sampling.params import SamplingParams
 from adaverify.sampling.top import SLICE_ELEMENTS, most_likely
 from adaverify.slices import row_slices
@@ -101,9 +101,8 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
     """
     vocab = logits.shape[-1]
     filtered = has_top_k(top_k, vocab) | (top_p < 1) | (min_p > 0)
-    window = window_of(top_k, filtered, vocab).max()
     # One transfer to the host.
-    num_scaled, num_filtered, width = torch.stack(((temperature != 1).sum(), filtered.sum(), window)).tolist()
+    num_scaled, num_filtered = torch.stack(((temperature != 1).sum(), filtered.sum())).tolist()
 
     if num_scaled:
         scale = temperature.clamp(_MIN_TEMPERATURE, _MAX_TEMPERATURE).unsqueeze(-1)
@@ -112,10 +111,10 @@ def filtered_probabilities(logits: Tensor, temperature: Tensor, top_k: Tensor, t
         scaled = logits[part] / scale[part] if num_scaled else logits[part]
         torch.softmax(scaled, dim=-1, dtype=torch.float32, out=probs[part])
         if num_filtered == len(logits):
-            keep_most_likely_(probs[part], top_k[part], top_p[part], min_p[part], width)
+            keep_most_likely_(probs[part], top_k[part], top_p[part], min_p[part])
     if 0 < num_filtered < len(logits):
         rows = filtered.nonzero().squeeze(-1)
-        probs[rows] = keep_most_likely_(probs[rows], top_k[rows], top_p[rows], min_p[rows], width)
+        probs[rows] = keep_most_likely_(probs[rows], top_k[rows], top_p[rows], min_p[rows])
     return probs
 
 
