@@ -47,6 +47,7 @@ def after(planner: DepthPlanner, rows: list[list[float]], table: CostTable = COS
     planner.choose(step, asked(table))
     planner.observe(step, torch.tensor(rows), K)
     planner.outlook._shared = planner.outlook._spread.clone()
+    planner.outlook._deviations.zero_()
     return planner.choose(step, asked(table))
 
 
@@ -55,6 +56,23 @@ def test_where_drafts_compete_the_depth_is_chosen_and_kept() -> None:
     assert choice.go_on is None
     assert choice.depth == 3
     assert int(choice.budget) == 3
+
+
+def test_where_blocks_differ_more_than_their_mean_tells_only_the_best_are_verified() -> None:
+    """Drafts that are accepted with .5 are all worth verifying, those that are .9 or .1 are not."""
+    step, budgets = plan(8, num_drafts=[1] * 8), []
+    for spread in (0.0, 0.4):
+        one = planner()
+        for _ in range(100):
+            one.choose(step, asked(COSTS))
+            rows = torch.full((8, K), torch.nan)
+            rows[:, 0] = 0.5 + spread * torch.tensor([1.0, -1.0] * 4)
+            one.observe(step, rows, 1)
+        choice = one.choose(step, asked(COSTS))
+        assert choice.depth == 1
+        budgets.append(int(choice.budget))
+    assert budgets[0] == 8
+    assert 3 <= budgets[1] <= 5
 
 
 def test_where_nothing_is_left_out_the_block_may_go_as_deep_as_it_likes_and_stop() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ def scalar(value: float) -> torch.Tensor:
 
 
 def choose(
-    survival: list[list[float]],
+    survival: Any,
     verify: list[float],
     draft: list[float],
     num_sampling: int | None = None,
@@ -32,7 +34,7 @@ def choose(
 ) -> DepthChoice:
     """The choice where drafting to depth 1, 2, ... costs ``draft`` and a pass over 1, 2, ... tokens ``verify``."""
     rows = torch.tensor(survival)
-    R = len(survival)
+    R = rows.shape[-2]
     costs = MaterializedCosts(
         torch.tensor([0.0, *draft], dtype=torch.float64)[:, None].expand(-1, R + 1).contiguous(),
         torch.tensor([verify[0], *verify], dtype=torch.float64),
@@ -114,6 +116,30 @@ def test_of_equals_the_shallowest_and_smallest() -> None:
 def test_nothing_is_trimmed_where_more_tokens_are_free() -> None:
     survival = [[0.9, 0.5, 0.1], [0.2, 0.01, 0.0]]
     assert plain(choose(survival, [7.0] * 10, [0.01, 0.02, 5.0])) == (2, 4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_over_scenarios_the_tokens_of_each_budget_are_averaged(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    S, R, K = 3, 4, 3
+    survival = np.cumprod(random.uniform(0.1, 1.0, (S, R, K)), axis=2)
+    verify, draft = np.sort(random.uniform(5, 12, 30)), np.sort(random.uniform(0, 2, K))
+    best = (0.0, 0, 0)
+    for depth in range(K + 1):
+        ranked = -np.sort(-survival[:, :, :depth].reshape(S, -1), axis=1)
+        for budget in range(R * depth + 1):
+            cost = (draft[depth - 1] if depth else 0.0) + verify[R + budget - 1]
+            best = max(best, ((R + ranked[:, :budget].sum(axis=1).mean()) / cost, -depth, -budget))
+    choice = choose(survival.tolist(), verify.tolist(), draft.tolist(), R, R, R * K)
+    assert plain(choice) == (-best[1], -best[2])
+    assert float(choice.rate) == pytest.approx(best[0])
+
+
+def test_of_drafts_that_will_differ_the_worse_need_not_be_verified() -> None:
+    verify, draft = [9.0, 10.0, 11.0, 12.0], [0.1]
+    assert plain(choose([[0.5], [0.5]], verify, draft)) == (1, 2)
+    # as good in the mean, but one of them will be hopeless
+    assert plain(choose([[[0.95], [0.05]], [[0.05], [0.95]]], verify, draft)) == (1, 1)
 
 
 def test_where_a_block_costs_the_same_at_any_depth_it_is_drafted_as_deep_as_pays_to_verify() -> None:
@@ -204,6 +230,33 @@ def test_the_outlook_learns_mean_and_persistence(persistence: float) -> None:
     expected = outlook.expect(torch.tensor([[0.9, torch.nan, 0.2]]))[0]
     assert float(expected[0]) == pytest.approx(0.6 + persistence * 0.3, abs=0.04)
     assert float(expected[1]) == pytest.approx(0.6, abs=0.02)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 7, 300])
+def test_scenarios_differ_as_blocks_did_and_their_mean_is_what_is_expected(requests: int) -> None:
+    outlook, last = Outlook(3), torch.full((2, 3), torch.nan)
+    drafted = torch.tensor([[True, True, False]] * 2)
+    seen = blocks(np.random.default_rng(0), 2000, 0.5)
+    for confidences in seen:
+        outlook.observe(last, confidences, drafted)
+        last = confidences
+    now = torch.full((requests, 3), 0.55)
+    assert torch.equal(Outlook(3).scenarios(now), Outlook(3).expect(now).expand(len(outlook.scenarios(now)), -1, -1))
+    rows = torch.cat([outlook.scenarios(now).flatten(0, 1) for _ in range(256)])
+    torch.testing.assert_close(rows.mean(dim=0), outlook.expect(now)[0], rtol=0, atol=0.002)
+    # of what the block before tells nothing is left: these are the innovations, uniform between -.2 and .2
+    assert rows.std(dim=0)[:2].tolist() == pytest.approx([0.4 / 12**0.5] * 2, abs=0.01)
+    assert (rows[:, 2] == rows[0, 2]).all(), "never drafted: nothing is known of how it differs"
+
+
+def test_scenarios_are_chances() -> None:
+    outlook, nothing = Outlook(1), torch.full((4, 1), torch.nan)
+    for _ in range(200):
+        outlook.observe(nothing, torch.tensor([[0.0], [1.0], [0.1], [torch.nan]]), torch.ones(4, 1).bool())
+    rows = outlook.scenarios(torch.tensor([[0.99], [0.01]]))
+    assert rows.min() == 0
+    assert rows.max() <= 1
+    assert rows.isfinite().all()
 
 
 def test_the_outlook_forgets() -> None:

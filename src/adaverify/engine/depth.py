@@ -184,10 +184,10 @@ class DepthPlanner:
         return DraftChoice(self._deepest_that_fits(plan), self._scalar(plan.max_draft_budget))
 
     def _choose(self, plan: StepPlan, num_drafts: Tensor, costs: MaterializedCosts) -> DepthChoice:
-        expected = survival(self.outlook.expect(self._before), num_drafts)
-        positions = torch.arange(self.num_speculative_tokens, device=self.device)
+        scenarios = self.outlook.scenarios(self._before)
+        expected = survival(scenarios.flatten(0, 1), num_drafts.repeat(len(scenarios)))
         return choose_depth(
-            expected.masked_fill(positions >= num_drafts[:, None], -1.0),
+            expected.view_as(scenarios),
             num_sampling=self._scalar(plan.num_sampling),
             num_requests=self._scalar(len(plan.decodes)),
             num_non_draft=self._scalar(plan.num_non_draft_tokens),

@@ -43,16 +43,17 @@ def choose_depth(
 ) -> DepthChoice:
     """Choose depth D and budget B with the most expected tokens per millisecond.
 
-    ``tokens(D, B) = num_sampling + sum of the B largest survivals among the first D of each request`` and
-    ``cost(D, B) = draft[D, num_requests] + verify[num_non_draft + B] - reading``; the ratio is searched over all pairs
-    at once, and the prompts' ``reading`` is :func:`~adaverify.policy.budget.cost_of_prompts`. At each depth, B is
-    chosen as by :func:`~adaverify.policy.budget.choose_budget`.
+    ``tokens(D, B) = num_sampling + sum of the B largest survivals among the first D of each request``, in the mean over
+    scenarios, and ``cost(D, B) = draft[D, num_requests] + verify[num_non_draft + B] - reading``; the ratio is searched
+    over all pairs at once, and the prompts' ``reading`` is :func:`~adaverify.policy.budget.cost_of_prompts`. At each
+    depth, B is chosen as by :func:`~adaverify.policy.budget.choose_budget`.
 
     Parameters
     ----------
-    expected_survival : Tensor, shape [R, K], floating
-        What is expected of the drafts to be made, from *earlier* blocks and the fitted law alone; negative where a
-        request cannot use a draft.
+    expected_survival : Tensor, shape [R, K] or [S, R, K], floating
+        What is expected of the drafts to be made, from *earlier* blocks and the fitted law alone, in one scenario or
+        in each of S; 0 or less where a request cannot use a draft. Drafts are verified in the order of survivals that
+        are known only then, so of few that are verified more is to be expected than the means would tell.
     num_sampling, num_requests, num_non_draft, max_budget : Tensor, 0-dim, integer
         As for :func:`~adaverify.policy.budget.choose_budget`.
     costs : MaterializedCosts
@@ -62,19 +63,17 @@ def choose_depth(
     DepthChoice
         The shallowest depth, then the smallest budget, of those that tie.
     """
-    R, K = expected_survival.shape
+    R, K = expected_survival.shape[-2:]
     # A comparison, not a clamp: it also keeps a NaN from setting the whole batch's depth.
-    scores = torch.where(expected_survival > 0, expected_survival, 0.0).double().reshape(-1)
-    best_first, order = scores.sort(descending=True, stable=True)
-    depths = torch.arange(K + 1, device=scores.device)
-    # Column j stands for the j best drafts of all, less those that lie too deep.
-    drafted = (order % K) < depths[:, None]
-    none = best_first.new_zeros(K + 1, 1)
-    count = torch.cat([none, drafted.cumsum(dim=1)], dim=1).long()
-    tokens = num_sampling + torch.cat([none, (best_first * drafted).cumsum(dim=1)], dim=1)
+    scores = torch.where(expected_survival > 0, expected_survival, 0.0).double().view(-1, 1, R, K)
+    positions = torch.arange(K, device=scores.device)
+    depths = torch.arange(K + 1, device=scores.device).view(-1, 1, 1)
+    best_first = (scores * (positions < depths)).flatten(2).sort(dim=-1, descending=True).values.mean(dim=0)
+    tokens = num_sampling + torch.nn.functional.pad(best_first.cumsum(dim=-1), (1, 0))
     limit = costs.verify.shape[0] - 1
     num_non_draft = num_non_draft.clamp(max=limit).long()
     most = torch.minimum(max_budget, limit - num_non_draft).clamp(min=0)
+    count = torch.arange(R * K + 1, device=scores.device)
     verify = costs.verify.take((num_non_draft + count).clamp(max=limit))
     reading = cost_of_prompts(num_requests, num_non_draft, costs)
     cost = costs.draft.index_select(1, num_requests.view(1).long()) + verify - reading
@@ -84,7 +83,7 @@ def choose_depth(
     depth = best.div(rate.shape[1], rounding_mode="floor")
     everything = torch.minimum(most, depth * R)
     free = costs.verify.take(num_non_draft + everything) <= costs.verify.take(num_non_draft)
-    budget = torch.where(free, everything, count.take(best))
+    budget = torch.where(free, everything, best % rate.shape[1])
     return DepthChoice(depth, budget, rate.take(best), cost.take(best), cost[0, 0])
 
 
