@@ -222,14 +222,23 @@ def test_where_drafting_does_not_pay_most_like_steps_are_not_thought_about() -> 
     assert depths.index(K) <= REST_STEPS, "nothing rests for longer"
 
 
-@pytest.mark.parametrize("other", [plan(3), plan(2, num_drafts=[K, 1]), plan(2, most=5)])
-def test_another_step_is_thought_about_at_once(other: StepPlan) -> None:
+def with_a_prompt() -> StepPlan:
+    step = plan(2)
+    chunk = SimpleNamespace(num_tokens=7, samples=False)
+    return StepPlan(step.decodes, step.num_drafts, [chunk], step.max_draft_budget)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("other", "is_like"),
+    [(plan(3), False), (with_a_prompt(), False), (plan(2, num_drafts=[K, 1]), True), (plan(2, most=5), True)],
+)
+def test_steps_of_other_requests_or_with_a_prompt_are_thought_about_at_once(other: StepPlan, is_like: bool) -> None:
     one, costs = planner(), Asked(DEAR)
     for _ in range(4):
         one.choose(plan(2), costs)
     before = costs.times
     one.choose(other, costs)
-    assert costs.times == before + 1
+    assert costs.times == before + (not is_like)
 
 
 def test_what_a_request_showed_is_thought_about_before_the_rest() -> None:

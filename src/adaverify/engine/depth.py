@@ -243,8 +243,8 @@ def _deepest_at_the_price(depth: Tensor, draft_ms: Tensor) -> Tensor:
 
 
 def _choice_depends_on(plan: StepPlan) -> tuple[object, ...]:
-    """All that a choice for average requests follows from, but costs."""
-    return tuple(plan.num_drafts), plan.num_non_draft_tokens, plan.num_sampling, plan.max_draft_budget
+    """What mostly decides whether drafts for average requests pay: how many there are, and whether prompts are read."""
+    return len(plan.decodes), bool(plan.chunks)
 
 
 def _drafts_to(plan: StepPlan, depth: int) -> int:
