@@ -23,7 +23,7 @@ from adaverify.policy.survival import survival
 # in so many steps.
 PAUSE_SHARE, PAUSE_EVERY = 0.0025, 8
 # Where nothing is drafted nothing is learned, and nothing but slowly corrected costs can make the next like step choose
-# otherwise: so many of them go by before it is asked again. Asking takes half a millisecond.
+# otherwise: so many of them go by before it is asked again. Asking takes nearly a millisecond.
 REST_STEPS = 8
 
 # plan, features [R], margins [R] or None, position from 0: confidences [R]
@@ -56,7 +56,7 @@ class Rest:
     Attributes
     ----------
     plan : tuple
-        What the choice depended on.
+        What the choice mostly depended on.
     price_ms, cost : float
         Milliseconds of drafting and verifying everything, and of the step without.
     steps : int

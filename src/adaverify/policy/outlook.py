@@ -103,7 +103,7 @@ class Outlook:
         places = (torch.arange(S * R, device=last.device) + self._next_scenario) % _REMEMBERED
         self._next_scenario = (self._next_scenario + S * R + 1) % _REMEMBERED
         deviations = self._deviations - self._deviations.mean(dim=0)
-        return (self.expect(last) + deviations[self._order[places]].view(S, R, -1)).clamp(0, 1)
+        return (self.expect(last) + deviations[self._order[places]].view(S, *last.shape)).clamp(0, 1)
 
     def observe(self, last: Tensor, confidences: Tensor, drafted: Tensor) -> None:
         """Learn from blocks just drafted.
