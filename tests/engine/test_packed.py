@@ -10,7 +10,7 @@ from torch import nn
 from adaverify.config import EngineConfig
 from adaverify.engine import packed
 from adaverify.engine.factory import build_engine
-from adaverify.engine.packed import PackedLinear, pack_linears
+from adaverify.engine.packed import PackedLinear, pack_linears, padded_rows
 
 needs_unit = pytest.mark.skipif(not packed._can_pack(), reason="this processor multiplies bfloat16 in software")
 
@@ -21,12 +21,19 @@ def make_model(dtype: torch.dtype = torch.bfloat16) -> nn.Sequential:
 
 
 @needs_unit
-@pytest.mark.parametrize("num_rows", [1, 3, 16, 200])
+@pytest.mark.parametrize("num_rows", [1, 3, 16, 19, 200])
 def test_results_are_those_of_plain_layers(num_rows: int) -> None:
     rows = torch.randn(2, num_rows, 64, dtype=torch.bfloat16)
     plain, model = make_model(), make_model()
     assert pack_linears(model) == 2  # the third is too small
     torch.testing.assert_close(model(rows), plain(rows), rtol=0.0, atol=0.0)
+
+
+def test_few_sizes_are_computed_and_none_is_much_larger_than_asked() -> None:
+    sizes = {count: padded_rows(count) for count in range(2049)}
+    assert all(count <= size <= max(count, 1.125 * count) for count, size in sizes.items())
+    assert all(sizes[size] == size for size in sizes.values())
+    assert len({size for count, size in sizes.items() if count > 16}) == 7 * 8
 
 
 @needs_unit

@@ -8,10 +8,11 @@ from adaverify.engine import loader
 from adaverify.engine.block_pool import BlockPool
 from adaverify.engine.engine import Engine
 from adaverify.engine.estimator_state import load_state
+from adaverify.engine.fused import fuse_projections
 from adaverify.engine.huge_pages import use_huge_pages
 from adaverify.engine.kv_cache import PagedKV
 from adaverify.engine.loader import LoadedModel
-from adaverify.engine.packed import pack_linears
+from adaverify.engine.packed import pack_linears, packs
 from adaverify.engine.profiling import profile_costs
 from adaverify.engine.runner import ModelRunner
 from adaverify.engine.speculation import Speculation
@@ -62,6 +63,8 @@ def build_engine(config: EngineConfig, profile: bool = True) -> Engine:
         if speculative.estimator_state is not None:
             load_state(speculative.estimator_state, speculation.estimator, config)
     networks = [target.model, *([drafter.network] if drafter else [])]
+    if packs(target.model):
+        fuse_projections(target.model)
     pack_linears(*networks)
     use_huge_pages(*networks)
     engine = Engine(

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 _SMALLEST_SIDE = 16
 # The layout hardly depends on it.
 _ROWS_HINT = 16
+# Up to so many rows every number has a product of its own; beyond, one in so many of an octave.
+_EXACT_ROWS, _SIZES_PER_OCTAVE = 16, 8
 
 
 class PackedLinear(nn.Module):
@@ -39,8 +41,29 @@ class PackedLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """``rows`` [..., in] to [..., out]."""
+        count = rows.numel() // self.in_features
+        padded = padded_rows(count)
+        if padded == count:
+            return self._product(rows)
+        # what the rows behind hold does not matter: rows do not meet
+        room = rows.new_empty(padded, self.in_features)
+        room[:count] = rows.reshape(count, self.in_features)
+        return self._product(room)[:count].view(*rows.shape[:-1], self.out_features)
+
+    def _product(self, rows: Tensor) -> Tensor:
         result: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, self.packed, self.bias, "none", [], "")
         return result
+
+
+def padded_rows(count: int) -> int:
+    """Rows that are computed for ``count`` of them: up to an eighth more, 3% in the mean.
+
+    oneDNN makes and keeps a program for every shape, in a millisecond and .6 MB; prompts come in all lengths.
+    """
+    if count <= _EXACT_ROWS:
+        return count
+    step = (1 << (count - 1).bit_length()) // (2 * _SIZES_PER_OCTAVE)
+    return -(-count // step) * step
 
 
 def pack_linears(*models: nn.Module) -> int:
@@ -68,6 +91,11 @@ def pack_linears(*models: nn.Module) -> int:
             packed[key] = pack_weight(linear.weight)
         setattr(parent, name, PackedLinear(linear, packed[key], keep_weight=uses[key] > 1))
     return len(found)
+
+
+def packs(model: nn.Module) -> bool:
+    """Whether :func:`pack_linears` would do anything to ``model``."""
+    return _can_pack() and any(type(module) is nn.Linear and _gains(module.weight) for module in model.modules())
 
 
 def pack_weight(weight: Tensor) -> Tensor:
