@@ -6,6 +6,9 @@ read in the time of the call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
@@ -77,8 +80,7 @@ def fuse_projections(model: nn.Module) -> int:
     return joints
 
 
-def _can_join(linears: list[nn.Module | None]) -> bool:
-    if not all(type(linear) is nn.Linear for linear in linears):
-        return False
-    shapes = {(linear.in_features, linear.bias is None, linear.weight.dtype) for linear in linears}  # type: ignore[union-attr]
-    return len(shapes) == 1
+def _can_join(layers: Sequence[nn.Module | None]) -> TypeGuard[Sequence[nn.Linear]]:
+    linears = [layer for layer in layers if type(layer) is nn.Linear]
+    kinds = {(linear.in_features, linear.bias is None, linear.weight.dtype) for linear in linears}
+    return len(linears) == len(layers) and len(kinds) == 1
