@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adaverify.errors import ConfigError
-from adaverify.lab.plan import AV, Lengths, check, read_measured
+from adaverify.lab.plan import AV, Lengths, Measured, check, read_measured
 from lab.plan.made_up import bench_file, plan_of
 
 RATES = {
@@ -39,6 +39,25 @@ def test_errors_and_ranking_of_a_plan(tmp_path: Path) -> None:
     assert (many.right, many.pairs, many.is_right) == (1, 2, False)
     assert (many.best, many.predicted_best, many.regret) == (AV, "k0", pytest.approx(1 - 500 / 550))
     assert found.num_right == found.to_dict()["rankings_right"] == 1
+
+
+def passes_of(**rates: tuple[float, ...]) -> Measured:
+    """Rates of each arm at one load, by pass."""
+    median = {(arm, 8): sorted(by_pass)[len(by_pass) // 2] for arm, by_pass in rates.items()}
+    return Measured("mix", median, Lengths(30, 20), {(arm, 8): dict(enumerate(by)) for arm, by in rates.items()})
+
+
+def test_arms_whose_passes_scatter_more_than_they_differ_have_no_order() -> None:
+    plan = plan_of({"k0": (90.0,), "k1": (100.0,), AV: (80.0,)}, loads=(8,))
+    # the machine slows down from pass to pass, and the pairs still tell
+    steady = passes_of(k0=(100, 80, 60), k1=(110, 87, 66), av=(130, 105, 78))
+    assert steady.tells_apart("k0", "k1", 8)
+    assert (check(plan, steady).rankings[8].pairs, check(plan, steady).rankings[8].right) == (3, 1)
+    scattered = passes_of(k0=(100, 80, 60), k1=(90, 87, 80), av=(101, 81, 60.5))
+    assert not scattered.tells_apart("k0", "k1", 8), "9% more in the median, within the scatter"
+    assert not scattered.tells_apart("k0", AV, 8), "certainly more, by 1%"
+    found = check(plan, scattered).rankings[8]
+    assert (found.pairs, found.is_right) == (0, False), "nothing to rank is no success"
 
 
 def test_what_cannot_be_compared_is_refused_with_the_remedy(tmp_path: Path) -> None:

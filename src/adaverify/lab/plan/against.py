@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from adaverify.errors import ConfigError
+from adaverify.lab.bench.statistics import Ratio
 from adaverify.lab.plan.advice import TIE
 from adaverify.lab.plan.lengths import Lengths
 from adaverify.lab.plan.plan import Plan
@@ -30,16 +31,26 @@ class Measured:
         Median output tokens per second while the load lasted, by the names of a plan's arms.
     lengths : Lengths
         Of the requests that were answered.
+    passes : dict of (arm, concurrency) to dict of int to float
+        The same rates by pass, as far as they are told.
     """
 
     workload: str
     rates: dict[tuple[str, int], float]
     lengths: Lengths
+    passes: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
 
     @property
     def loads(self) -> list[int]:
         """Concurrencies, rising."""
         return sorted({load for _, load in self.rates})
+
+    def tells_apart(self, slow: str, fast: str, load: int) -> bool:
+        """Whether ``fast`` was faster: by more than 2% in the medians and, where passes pair up, beyond their scatter."""
+        if self.rates[fast, load] <= (1 + TIE) * self.rates[slow, load]:
+            return False
+        ratio = Ratio.of(self.passes.get((fast, load), {}), self.passes.get((slow, load), {}))
+        return ratio is None or ratio.low is None or ratio.low > 1
 
 
 def read_measured(file: Path, num_speculative_tokens: int, workload: str | None = None) -> Measured:
@@ -72,7 +83,9 @@ def read_measured(file: Path, num_speculative_tokens: int, workload: str | None 
             if point["workload"] == name and point["arm"] in ours and point["load"].isdecimal():
                 key = ours[point["arm"]], int(point["load"])
                 rates.setdefault(key, point["steady_output_throughput"]["median"])
-        lengths = _lengths([cell for cell in cells if cell["workload"] == name]) if rates else Lengths(0, 1)
+        cells = [cell for cell in cells if cell["workload"] == name]
+        lengths = _lengths(cells) if rates else Lengths(0, 1)
+        passes = _passes(cells, ours)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -85,7 +98,7 @@ def read_measured(file: Path, num_speculative_tokens: int, workload: str | None 
             f"{file} has no arm of the plan under a closed load of {name!r}; measured were "
             f"{', '.join(arm['name'] for arm in arms)} on {', '.join(names)}"
         )
-    return Measured(name, rates, lengths)
+    return Measured(name, rates, lengths, passes)
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,7 @@ class Ranking:
     Attributes
     ----------
     pairs, right : int
-        Pairs of arms that were measured more than 2% apart; those of them that were predicted in that order.
+        Pairs of arms that the measurement tells apart; those of them that were predicted in that order.
     best, predicted_best : str
     regret : float
         Share of the best measured rate that is lost by the arm predicted to be fastest.
@@ -109,17 +122,18 @@ class Ranking:
 
     @property
     def is_right(self) -> bool:
-        """Whether every pair is."""
-        return self.right == self.pairs
+        """Whether every pair is, and there is one."""
+        return self.right == self.pairs > 0
 
     @classmethod
-    def of(cls, predicted: Mapping[str, float], measured: Mapping[str, float]) -> Ranking:
-        """Of rates by arm, both of the same arms."""
-        apart = [sorted(pair, key=measured.__getitem__) for pair in combinations(measured, 2)]
-        apart = [[low, high] for low, high in apart if measured[high] > (1 + TIE) * measured[low]]
-        best, choice = (max(rates, key=rates.__getitem__) for rates in (measured, predicted))
-        right = sum(predicted[high] > predicted[low] for low, high in apart)
-        return cls(len(apart), right, best, choice, 1 - measured[choice] / measured[best])
+    def of(cls, predicted: Mapping[str, float], measured: Measured, load: int) -> Ranking:
+        """Of rates by arm, predicted for some of the arms that were measured at ``load``."""
+        rates = {arm: measured.rates[arm, load] for arm in predicted}
+        pairs = [sorted(pair, key=rates.__getitem__) for pair in combinations(rates, 2)]
+        apart = [(slow, fast) for slow, fast in pairs if measured.tells_apart(slow, fast, load)]
+        best, choice = (max(by_arm, key=by_arm.__getitem__) for by_arm in (rates, predicted))
+        right = sum(predicted[fast] > predicted[slow] for slow, fast in apart)
+        return cls(len(apart), right, best, choice, 1 - rates[choice] / rates[best])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -188,7 +202,7 @@ def check(plan: Plan, measured: Measured) -> Check:
         )
     ratios = {key: plan.rates[key] / measured.rates[key] for key in both}
     loads = dict.fromkeys(load for _, load in both)
-    rankings = {load: Ranking.of(_at(plan.rates, load, both), _at(measured.rates, load, both)) for load in loads}
+    rankings = {load: Ranking.of(_at(plan.rates, load, both), measured, load) for load in loads}
     return Check(measured.workload, ratios, rankings)
 
 
@@ -210,6 +224,16 @@ def _arms(arms: list[dict[str, Any]], num_speculative_tokens: int) -> dict[str, 
         elif depth <= num_speculative_tokens:
             found[arm["name"]] = fixed_arm(depth)
     return found
+
+
+def _passes(cells: list[dict[str, Any]], names: dict[str, str]) -> dict[tuple[str, int], dict[int, float]]:
+    """Rates of closed loads by pass; a file without passes has none."""
+    passes: dict[tuple[str, int], dict[int, float]] = {}
+    for cell in cells:
+        if "pass" in cell and cell["arm"] in names and cell["load"].isdecimal():
+            by_pass = passes.setdefault((names[cell["arm"]], int(cell["load"])), {})
+            by_pass[cell["pass"]] = cell["steady_output_throughput"]
+    return passes
 
 
 def _lengths(cells: list[dict[str, Any]]) -> Lengths:
