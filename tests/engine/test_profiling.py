@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tests.drafters.support import trained
 from tests.support import plain_llm
 
+from adaverify.engine import profiling
 from adaverify.engine.profiling import profile_costs
 
 
@@ -39,3 +41,37 @@ def test_the_first_draft_is_priced_apart_where_there_are_others(pair, tmp_path):
 
 def test_without_speculation_there_is_nothing_to_draft(pair):
     assert profile_costs(plain_llm(pair.target).engine, show_progress=False).draft is None
+
+
+@pytest.mark.parametrize("vocab_size", [32_000, 49_152, 151_936])
+def test_a_made_up_law_has_nuclei_like_those_of_text(vocab_size):
+    law = profiling._zipf_logits(vocab_size).softmax(dim=-1)
+    nucleus = int((law.sort(descending=True).values.cumsum(dim=-1) < profiling.TOP_P).sum()) + 1
+    assert 25 <= nucleus <= 60
+    assert law.argsort(descending=True)[:3].tolist() != [0, 1, 2]
+
+
+def test_rounds_are_sampled_from_made_up_laws(pair, monkeypatch):
+    seen = []
+    monkeypatch.setattr(profiling, "sample", lambda logits, *rest: seen.append(logits.clone()))
+    llm = pair.llm()
+    profile_costs(llm.engine, show_progress=False)
+    law = profiling._zipf_logits(llm.engine.runner.vocab_size)
+    assert len(seen) > 10
+    assert all(torch.equal(logits, law.to(logits.dtype).expand_as(logits)) for logits in seen)
+
+
+def test_small_rounds_are_timed_twice_as_often():
+    calls, advances = dict.fromkeys((1, 48, 64), 0), []
+
+    def count(size):
+        calls[size] += 1
+
+    engine = type("Idle", (), {"runner": type("Runner", (), {"device": torch.device("cpu")})})
+    timed = profiling._time(
+        {size: (lambda size=size: count(size)) for size in calls}, engine, lambda: advances.append(1)
+    )
+    assert calls == {1: 1 + profiling.PASSES, 48: 1 + profiling.PASSES, 64: 1 + profiling.PASSES // 2}
+    assert len(advances) == 3 * (1 + profiling.PASSES)
+    kept = [size for size, _ in timed]
+    assert (kept.count(1), kept.count(64)) == (profiling.PASSES // 2, (profiling.PASSES // 2 + 1) // 2)

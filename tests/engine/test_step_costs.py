@@ -41,11 +41,12 @@ class Told(list):
 
 
 def walk(timer: StepTimer, clock: Clock, seconds: dict[str, float], is_idle: bool = False) -> None:
-    """A step of 2 s drafting, 3 s target, 1 s recording and half a second of other things."""
+    """A step of 2 s drafting and a quarter learning, 3 s target, 1 s recording and a quarter of other things."""
     timer.begin(dict(seconds))
     clock.now += 2.0
-    timer.drafted(SIZE)
-    for part, spent in (("target", 2.5), ("sample", 0.5), ("record", 1.0), ("output", 0.5)):
+    seconds["policy"] += 0.5  # a part of the drafting
+    timer.drafted(SIZE, seconds)
+    for part, spent in (("target", 2.5), ("sample", 0.5), ("record", 1.0), ("policy", 0.25), ("output", 0.25)):
         seconds[part] += spent
         clock.now += spent
     timer.end(seconds)
@@ -54,7 +55,7 @@ def walk(timer: StepTimer, clock: Clock, seconds: dict[str, float], is_idle: boo
 
 
 def parts() -> dict[str, float]:
-    return dict.fromkeys(("target", "sample", "record", "output"), 7.0)
+    return dict.fromkeys(("policy", "target", "sample", "record", "output"), 7.0)
 
 
 def test_a_step_lasts_until_the_next_begins() -> None:
@@ -66,7 +67,7 @@ def test_a_step_lasts_until_the_next_begins() -> None:
     walk(timer, clock, seconds)
     ((size, time),) = told
     assert size == SIZE
-    assert (time.draft_ms, time.verify_ms, time.other_ms) == pytest.approx((2000, 3000, 750))
+    assert (time.draft_ms, time.verify_ms, time.other_ms) == pytest.approx((2250, 3000, 500))
     assert time.total_ms == pytest.approx(5750)
 
 

@@ -152,7 +152,8 @@ class Engine:
         current = self._begin_round(plan)
         with self._timed("schedule"):
             admitted = current.admitted.tolist() if current else [0] * len(plan.decodes)
-            self.timer.drafted(step_size(plan, sum(admitted), current.block.depth if current else 0, backlog))
+            size = step_size(plan, sum(admitted), current.block.depth if current else 0, backlog)
+            self.timer.drafted(size, self._stats.seconds)
             drafts = admitted_drafts(current, admitted)
             segments = packed_segments(plan, drafts)
         with self._timed("target"):

@@ -65,6 +65,7 @@ class StepTimer:
         self.clock = clock
         self._began = 0.0
         self._drafted = 0.0
+        self._policy_before = 0.0
         self._size: StepSize | None = None
         self._before: Mapping[str, float] = {}
         self._finished: _Finished | None = None
@@ -76,19 +77,21 @@ class StepTimer:
         self._began = self._drafted = now
         self._before = seconds
 
-    def drafted(self, size: StepSize) -> None:
+    def drafted(self, size: StepSize, seconds: Mapping[str, float]) -> None:
         """The drafts are made, and how many of them are verified is known, and with it the size of the step."""
         self._drafted = self.clock()
         self._size = size
+        self._policy_before = seconds["policy"]
 
     def end(self, seconds: Mapping[str, float]) -> None:
         """The step is done; what follows up to the next one is still its own."""
         assert self._size is not None
         spent = {part: seconds[part] - self._before[part] for part in ("target", "sample", "record")}
+        learning = seconds["policy"] - self._policy_before
         self._finished = _Finished(
             self._size,
             began=self._began,
-            draft=self._drafted - self._began,
+            draft=self._drafted - self._began + learning,
             verify=spent["target"] + spent["sample"],
             excluded=spent["record"],
         )

@@ -14,8 +14,9 @@ COMMON, OWN, REACH = 0.5, 0.3, 3.0
 CONTEXT, PAIRS, REQUEST = 0.1, 0.02, 0.05
 # Of the price of prompt tokens, relative to that of drafts: they need no logits.
 PROMPT = 0.5
-# Of drafting's slopes: per 1000 context tokens, relative; per prompt token, in 1/64 of drafting for one request.
-DRAFT_CONTEXT, DRAFT_PROMPT = 0.05, 0.5
+# Of drafting's slopes: per 1000 context tokens, relative; per prompt token, in 1/64 of drafting for one request; of
+# what a step with drafts takes beyond them, in first drafts for one request.
+DRAFT_CONTEXT, DRAFT_PROMPT, DRAFT_ROUND = 0.05, 0.5, 2.0
 # no size gets cheaper than this share of its start-up cost
 LOWEST_RATIO = 0.01
 
@@ -112,9 +113,11 @@ class RoundCosts:
 
 
 class DraftCosts:
-    """Drafting: ``(r(R) + c C) f(depth, R) + p P`` for R requests with C tokens of context and P tokens to be read.
+    """Drafting: ``(r(R) + c C) f(depth, R) + p P + o`` for R requests with C tokens of context, P tokens to be read.
 
-    These are the prompt chunks and, if anything is drafted, what the drafter has not read since it last drafted.
+    These are the prompt chunks and, if anything is drafted, what the drafter has not read since it last drafted; ``o``
+    is what the step takes besides if it drafts at all: choosing, admitting, learning. It is the same at any depth: as
+    a factor it would make deeper drafts look dear.
 
     Parameters
     ----------
@@ -125,10 +128,10 @@ class DraftCosts:
     def __init__(self, start: Floats) -> None:
         self._start = start
         self._unit = float(start[-1, 1]) / 64
+        self._first = float(start[1, 1])
         self._ratios = Ratios(start.shape[-1] - 1)
-        self.filter = make_filter(
-            self._ratios, [0.0, 0.0], [DRAFT_CONTEXT, DRAFT_PROMPT], num_kinds=2 * self._ratios.count
-        )
+        spreads = [DRAFT_CONTEXT, DRAFT_PROMPT, DRAFT_ROUND]
+        self.filter = make_filter(self._ratios, [0.0] * len(spreads), spreads, num_kinds=2 * self._ratios.count)
 
     def startup(self, size: StepSize) -> float:
         """Milliseconds by the start-up table."""
@@ -138,7 +141,7 @@ class DraftCosts:
         """What the coefficients are multiplied with, shape [F]."""
         cost = self.startup(size)
         read = size.prefill_tokens + (size.backlog_tokens if size.depth else 0)
-        slopes = (cost * size.context_tokens / 1000, self._unit * read)
+        slopes = (cost * size.context_tokens / 1000, self._unit * read, self._first if cost > 0 else 0.0)
         return np.concatenate((self._ratios.weights(size.requests) * cost, slopes))
 
     def kind(self, size: StepSize) -> int:
@@ -147,15 +150,16 @@ class DraftCosts:
 
     def prompt_ms(self, size: StepSize) -> float:
         """Milliseconds for the drafter to read the prompt chunks, whatever is drafted."""
-        return float(self.filter.coefficients[-1]) * self._unit * size.prefill_tokens
+        return float(self.filter.coefficients[-2]) * self._unit * size.prefill_tokens
 
     def table(self, size: StepSize) -> Floats:
         """Milliseconds of every depth and number of requests, with contexts of mean length.
 
         Drafting to any depth first reads the backlog of ``size``.
         """
-        context = np.arange(self._start.shape[-1]) * size.mean_context
-        ratios = self._ratios.table(self.filter.coefficients) + (self.filter.coefficients[-2] / 1000) * context
+        context, prompt, round_ = self.filter.coefficients[-3:].tolist()
+        contexts = np.arange(self._start.shape[-1]) * size.mean_context
+        ratios = self._ratios.table(self.filter.coefficients) + (context / 1000) * contexts
         costs: Floats = np.maximum.accumulate(np.maximum.accumulate(self._start * ratios, axis=1), axis=0)
-        costs[1:, 1:] += float(self.filter.coefficients[-1]) * self._unit * size.backlog_tokens
+        costs[1:, 1:] += prompt * self._unit * size.backlog_tokens + round_ * self._first
         return costs

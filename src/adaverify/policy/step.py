@@ -57,11 +57,11 @@ class StepTime:
     Attributes
     ----------
     draft_ms : float
-        From the start until the drafts are made and those to be verified are chosen.
+        From the start until the drafts are made and those to be verified are chosen, and learning from them at the end.
     verify_ms : float
         The target's pass, sampling and verification.
     other_ms : float
-        All else: packing, what the drafter takes from the target's pass, learning, handing out, the caller.
+        All else: packing, what the drafter takes from the target's pass, handing out, the caller.
     """
 
     draft_ms: float

@@ -46,7 +46,7 @@ class Measured:
         return sorted({load for _, load in self.rates})
 
     def tells_apart(self, slow: str, fast: str, load: int) -> bool:
-        """Whether ``fast`` was faster: by more than 2% in the medians and, where passes pair up, beyond their scatter."""
+        """Whether ``fast`` was faster: by more than 2% in the medians and, if passes pair up, beyond their scatter."""
         if self.rates[fast, load] <= (1 + TIE) * self.rates[slow, load]:
             return False
         ratio = Ratio.of(self.passes.get((fast, load), {}), self.passes.get((slow, load), {}))
