@@ -7,6 +7,7 @@ import torch
 from tests.engine.test_packed import needs_unit
 from tests.support import Pair
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
 from adaverify.config import EngineConfig
 from adaverify.engine.factory import build_engine
@@ -49,14 +50,17 @@ def test_other_rows_are_computed_anew_and_none_are_held() -> None:
     fuse_projections(fused)
     first, second = torch.randn(2, 3, 32).double().unbind()
     fused.q_proj(first)
+    fused.q_proj(first)
     for name in ("k_proj", "v_proj", "v_proj", "q_proj"):
         for rows in (second, first):
             torch.testing.assert_close(getattr(fused, name)(rows), getattr(plain, name)(rows), rtol=1e-12, atol=1e-12)
     joint = fused.q_proj.joint
     assert isinstance(joint, JointLinear)
-    fused(first)
-    assert joint._rows is None
-    assert joint._results == ()
+    for order in (("q_proj", "k_proj", "v_proj"), ("v_proj", "q_proj", "k_proj")):
+        for name in order:
+            getattr(fused, name)(first)
+        assert joint._rows is None
+        assert joint._results == {}
 
 
 @pytest.mark.parametrize("options", [{"key_bias": False}, {"narrow": 16}])
@@ -64,6 +68,16 @@ def test_layers_that_differ_are_left_alone(options: dict[str, bool]) -> None:
     layer = Layer(**options)
     assert fuse_projections(layer) == 1  # the gates
     assert type(layer.q_proj) is nn.Linear
+
+
+@needs_unit
+def test_a_model_says_the_same_with_its_projections_fused(pair: Pair) -> None:
+    model = AutoModelForCausalLM.from_pretrained(pair.target, dtype=torch.bfloat16).eval()
+    ids = torch.arange(1, 20)[None]
+    with torch.inference_mode():
+        plain = model(ids).logits
+        assert fuse_projections(model) == 2 * model.config.num_hidden_layers
+        torch.testing.assert_close(model(ids).logits, plain, rtol=0.0, atol=0.02)
 
 
 @needs_unit

@@ -36,15 +36,15 @@ class JointLinear(nn.Module):
         if first.bias is not None:
             self.product.bias = nn.Parameter(torch.cat([linear.bias for linear in linears]), requires_grad=False)
         self._rows: Tensor | None = None
-        self._results: tuple[Tensor, ...] = ()
+        self._results: dict[int, Tensor] = {}
 
     def forward(self, rows: Tensor, index: int) -> Tensor:
         """Result [..., out] of layer ``index`` for ``rows`` [..., in]."""
-        if rows is not self._rows:
-            self._rows, self._results = rows, self.product(rows).split(self.widths, dim=-1)
-        result = self._results[index]
-        if index == len(self.widths) - 1:  # activations are not held beyond their use
-            self._rows, self._results = None, ()
+        if rows is not self._rows or index not in self._results:
+            self._rows, self._results = rows, dict(enumerate(self.product(rows).split(self.widths, dim=-1)))
+        result = self._results.pop(index)
+        if not self._results:  # activations are not held beyond their use
+            self._rows = None
         return result
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adaverify.lab.bench.summary import THROUGHPUT, USER
 from adaverify.lab.plan import Lengths, Plan, Prediction, SourcedCosts
 from adaverify.lab.replay import Window
 from lab import synthetic
@@ -24,8 +25,16 @@ def plan_of(rates: Mapping[str, tuple[float, ...]], loads: tuple[int, ...] = (1,
     return Plan(tuple(found), Lengths(1, 1), COSTS)
 
 
-def bench_file(folder: Path, rates: Mapping[str, Mapping[str, float]], workloads: tuple[str, ...] = ("mix",)) -> Path:
-    """``bench.json`` with throughputs by arm and load, of prompts of 30 and answers of 20 tokens."""
+def bench_file(
+    folder: Path,
+    rates: Mapping[str, Mapping[str, float]],
+    workloads: tuple[str, ...] = ("mix",),
+    passes: tuple[float, ...] = (1.0,),
+) -> Path:
+    """``bench.json`` with throughputs by arm and load, of prompts of 30 and answers of 20 tokens.
+
+    Each pass had its share of the throughput, whatever the arm.
+    """
 
     def arm(name: str) -> dict[str, Any]:
         config = None
@@ -40,7 +49,20 @@ def bench_file(folder: Path, rates: Mapping[str, Mapping[str, float]], workloads
         for name, by_load in rates.items()
         for load, rate in by_load.items()
     ]
-    cells = [{"workload": w, "completed": 10, "total_input_tokens": 300, "total_output_tokens": 200} for w in workloads]
+    totals = {"completed": 10, "total_input_tokens": 300, "total_output_tokens": 200}
+    cells = [
+        {
+            "workload": point["workload"],
+            "arm": point["arm"],
+            "load": point["load"],
+            "pass": number,
+            "failed": 0,
+            **totals,
+        }
+        | {THROUGHPUT: point["steady_output_throughput"]["median"] * share, USER: 1.0}
+        for point in points
+        for number, share in enumerate(passes)
+    ]
     document = {"settings": {"arms": [arm(name) for name in rates]}, "cells": cells, "summary": {"points": points}}
     path = folder / "bench.json"
     path.write_text(json.dumps(document))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,25 @@ def test_errors_and_ranking_of_a_plan(tmp_path: Path) -> None:
     assert found.num_right == found.to_dict()["rankings_right"] == 1
 
 
+def test_passes_are_read_as_the_medians_are(tmp_path: Path) -> None:
+    rates = {**RATES, "av4": {"1": 7.0}}
+    path = bench_file(tmp_path, rates, workloads=("mix", "law"), passes=(1.1, 0.9))
+    document = json.loads(path.read_text())
+    for cell in document["cells"]:
+        if (cell["workload"], cell["arm"], cell["load"], cell["pass"]) == ("mix", "k2", "8", 1):
+            cell["failed"] = 3
+        if (cell["workload"], cell["arm"], cell["load"], cell["pass"]) == ("mix", "k0", "8", 0):
+            cell["steady_output_throughput"] = None
+    path.write_text(json.dumps(document))
+    measured = read_measured(path, 4, "mix")
+    assert measured.passes.keys() == measured.rates.keys()
+    assert measured.passes[AV, 1] == pytest.approx({0: 176.0, 1: 144.0}), "of two adaptive arms the first"
+    assert measured.passes["k2", 8] == pytest.approx({0: 505 * 1.1})
+    assert measured.passes["k0", 8] == pytest.approx({1: 450.0})
+    assert measured.tells_apart("k0", AV, 1)
+    assert check(plan_of({"k0": (1, 1, 1), "k2": (1, 1, 1), AV: (2, 2, 2)}), measured).num_ranked == 2
+
+
 def passes_of(**rates: tuple[float, ...]) -> Measured:
     """Rates of each arm at one load, by pass."""
     median = {(arm, 8): sorted(by_pass)[len(by_pass) // 2] for arm, by_pass in rates.items()}
@@ -53,11 +73,17 @@ def test_arms_whose_passes_scatter_more_than_they_differ_have_no_order() -> None
     steady = passes_of(k0=(100, 80, 60), k1=(110, 87, 66), av=(130, 105, 78))
     assert steady.tells_apart("k0", "k1", 8)
     assert (check(plan, steady).rankings[8].pairs, check(plan, steady).rankings[8].right) == (3, 1)
+    # 10% faster in every pair, and slower in the median of those that came through
+    paired = passes_of(k0=(100, 80), k1=(110, 88, 66))
+    assert paired.rates["k0", 8] > paired.rates["k1", 8]
+    assert paired.tells_apart("k0", "k1", 8)
+    assert not paired.tells_apart("k1", "k0", 8)
     scattered = passes_of(k0=(100, 80, 60), k1=(90, 87, 80), av=(101, 81, 60.5))
     assert not scattered.tells_apart("k0", "k1", 8), "9% more in the median, within the scatter"
     assert not scattered.tells_apart("k0", AV, 8), "certainly more, by 1%"
     found = check(plan, scattered).rankings[8]
     assert (found.pairs, found.is_right) == (0, False), "nothing to rank is no success"
+    assert (check(plan, scattered).num_ranked, check(plan, steady).num_ranked) == (0, 1)
 
 
 def test_what_cannot_be_compared_is_refused_with_the_remedy(tmp_path: Path) -> None:

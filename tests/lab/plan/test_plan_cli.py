@@ -49,7 +49,7 @@ def test_against_a_bench_its_loads_and_lengths_are_taken(folder: Path, tmp_path:
     text = " ".join(result.stdout.split())
     assert "prompts of 30 tokens, answers of 20" in text
     assert "Predicted / measured: mix" in text
-    assert "at 1 of 2 loads" in text or "at 2 of 2 loads" in text or "at 0 of 2 loads" in text
+    assert any(f"at {right} of the 2 loads where any can be told apart" in text for right in range(3))
     (group,) = json.loads(run(folder, "--against", path, "--rounds", 64, "--json", "--output-len", 40).stdout)
     assert (group["input_len"], group["output_len"]) == (30, 40)
     assert [(one["arm"], one["max_concurrency"]) for one in group["predictions"]][5:7] == [("av", 1), ("k0", 4)]

@@ -15,9 +15,14 @@ from adaverify.lab.bench.summary import THROUGHPUT, USER, Comparison, Point, Sum
 Cells = dict[int, dict[str, Any]]
 
 
+def is_usable(cell: dict[str, Any]) -> bool:
+    """Whether a measurement counts: no request failed, and the load lasted long enough to be measured."""
+    return not cell["failed"] and bool(cell[THROUGHPUT]) and bool(cell[USER])
+
+
 def summarize(settings: Settings, cells: Sequence[dict[str, Any]]) -> Summary:
     """Sum the measurements up; those with failed requests count as failed and nothing else."""
-    usable = [cell for cell in cells if not cell["failed"] and cell[THROUGHPUT] and cell[USER]]
+    usable = [cell for cell in cells if is_usable(cell)]
     found: dict[tuple[str, str, str], Cells] = defaultdict(dict)
     for cell in usable:
         found[cell["workload"], cell["load"], cell["arm"]][cell["pass"]] = cell

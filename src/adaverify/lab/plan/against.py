@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from adaverify.errors import ConfigError
 from adaverify.lab.bench.statistics import Ratio
+from adaverify.lab.bench.summarize import is_usable
 from adaverify.lab.plan.advice import TIE
 from adaverify.lab.plan.lengths import Lengths
 from adaverify.lab.plan.plan import Plan
@@ -46,11 +47,11 @@ class Measured:
         return sorted({load for _, load in self.rates})
 
     def tells_apart(self, slow: str, fast: str, load: int) -> bool:
-        """Whether ``fast`` was faster: by more than 2% in the medians and, if passes pair up, beyond their scatter."""
-        if self.rates[fast, load] <= (1 + TIE) * self.rates[slow, load]:
-            return False
+        """Whether ``fast`` was faster by more than 2% and, where more than one pass pairs up, beyond their scatter."""
         ratio = Ratio.of(self.passes.get((fast, load), {}), self.passes.get((slow, load), {}))
-        return ratio is None or ratio.low is None or ratio.low > 1
+        if ratio is None or ratio.low is None:
+            return self.rates[fast, load] > (1 + TIE) * self.rates[slow, load]
+        return ratio.value > 1 + TIE and ratio.low > 1
 
 
 def read_measured(file: Path, num_speculative_tokens: int, workload: str | None = None) -> Measured:
@@ -129,8 +130,7 @@ class Ranking:
     def of(cls, predicted: Mapping[str, float], measured: Measured, load: int) -> Ranking:
         """Of rates by arm, predicted for some of the arms that were measured at ``load``."""
         rates = {arm: measured.rates[arm, load] for arm in predicted}
-        pairs = [sorted(pair, key=rates.__getitem__) for pair in combinations(rates, 2)]
-        apart = [(slow, fast) for slow, fast in pairs if measured.tells_apart(slow, fast, load)]
+        apart = [(slow, fast) for slow, fast in permutations(rates, 2) if measured.tells_apart(slow, fast, load)]
         best, choice = (max(by_arm, key=by_arm.__getitem__) for by_arm in (rates, predicted))
         right = sum(predicted[fast] > predicted[slow] for slow, fast in apart)
         return cls(len(apart), right, best, choice, 1 - rates[choice] / rates[best])
@@ -172,6 +172,11 @@ class Check:
         """Loads at which the arms are ranked right."""
         return sum(ranking.is_right for ranking in self.rankings.values())
 
+    @property
+    def num_ranked(self) -> int:
+        """Loads at which the measurement tells any arms apart."""
+        return sum(ranking.pairs > 0 for ranking in self.rankings.values())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
@@ -179,6 +184,7 @@ class Check:
             "median_absolute_error": self.median_error,
             "median_ratio": self.median_ratio,
             "rankings_right": self.num_right,
+            "rankings_decided": self.num_ranked,
             "rankings": {str(load): ranking.to_dict() for load, ranking in self.rankings.items()},
             "predicted_over_measured": [
                 {"arm": arm, "max_concurrency": load, "ratio": ratio} for (arm, load), ratio in self.ratios.items()
@@ -211,26 +217,26 @@ def _at(rates: Rates, load: int, keys: list[tuple[str, int]]) -> dict[str, float
 
 
 def _arms(arms: list[dict[str, Any]], num_speculative_tokens: int) -> dict[str, str]:
-    """The plan's name of each of the bench's arms that it speaks of."""
-    found = {}
-    for arm in arms:
+    """The plan's name of each of the bench's arms that it speaks of: the first of several of one name."""
+    found: dict[str, str] = {}
+    for arm in reversed(arms):
         if arm["url"] or arm["command"]:
             continue
         config = arm["speculative_config"] or {"num_speculative_tokens": 0, "enable_adaptive_verification": False}
         depth = config["num_speculative_tokens"]
         if config["enable_adaptive_verification"]:
             if depth == num_speculative_tokens:
-                found[arm["name"]] = AV
+                found[AV] = arm["name"]
         elif depth <= num_speculative_tokens:
-            found[arm["name"]] = fixed_arm(depth)
-    return found
+            found[fixed_arm(depth)] = arm["name"]
+    return {name: plan_name for plan_name, name in found.items()}
 
 
 def _passes(cells: list[dict[str, Any]], names: dict[str, str]) -> dict[tuple[str, int], dict[int, float]]:
     """Rates of closed loads by pass; a file without passes has none."""
     passes: dict[tuple[str, int], dict[int, float]] = {}
     for cell in cells:
-        if "pass" in cell and cell["arm"] in names and cell["load"].isdecimal():
+        if "pass" in cell and is_usable(cell) and cell["arm"] in names and cell["load"].isdecimal():
             by_pass = passes.setdefault((names[cell["arm"]], int(cell["load"])), {})
             by_pass[cell["pass"]] = cell["steady_output_throughput"]
     return passes

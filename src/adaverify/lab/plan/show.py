@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from adaverify.lab.plan.against import Check
+from adaverify.lab.plan.against import Check, Ranking
 from adaverify.lab.plan.plan import Plan
 from adaverify.lab.plan.prediction import AV
 
@@ -40,17 +40,21 @@ def check_table(check: Check) -> Group:
         cells = [check.ratios.get((arm, load)) for load in loads]
         table.add_row(arm, *("-" if ratio is None else f"{ratio:.3f}" for ratio in cells), end_section=arm == arms[-1])
     rankings = check.rankings.values()
-    table.add_row(
-        "pairs", *(Text(f"{one.right}/{one.pairs}", style="green" if one.is_right else "red") for one in rankings)
-    )
+    table.add_row("pairs", *(Text(f"{one.right}/{one.pairs}", style=_color(one)) for one in rankings))
     table.add_row("lost", *(f"{one.regret:.1%}" for one in rankings))
     return _framed(
         f"Predicted / measured: {check.workload}",
         table,
         f"median error {check.median_error:.1%}, median ratio {check.median_ratio:.3f}; arms ranked right at "
-        f"{check.num_right} of {len(loads)} loads\npairs: of those measured more than 2% apart, predicted in that order"
-        "; lost: by the arm predicted to be fastest",
+        f"{check.num_right} of the {check.num_ranked} loads where any can be told apart\npairs: of those that the "
+        "measurement tells apart, predicted in that order; lost: by the arm predicted to be fastest",
     )
+
+
+def _color(ranking: Ranking) -> str:
+    if ranking.pairs == 0:
+        return ""
+    return "green" if ranking.is_right else "red"
 
 
 def _table(loads: list[int]) -> Table:
