@@ -82,7 +82,7 @@ def pack_linears(*models: nn.Module) -> int:
         for model in models
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear and _gains(child.weight)
+        if _gains(child)
     ]
     for parent, name in found:
         linear = getattr(parent, name)
@@ -95,7 +95,7 @@ def pack_linears(*models: nn.Module) -> int:
 
 def packs(model: nn.Module) -> bool:
     """Whether :func:`pack_linears` would do anything to ``model``."""
-    return _can_pack() and any(type(module) is nn.Linear and _gains(module.weight) for module in model.modules())
+    return _can_pack() and any(_gains(module) for module in model.modules())
 
 
 def pack_weight(weight: Tensor) -> Tensor:
@@ -111,5 +111,8 @@ def _can_pack() -> bool:
     return all(hasattr(torch.ops.mkldnn, name) for name in names) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _gains(weight: Tensor) -> bool:
+def _gains(layer: nn.Module) -> bool:
+    if type(layer) is not nn.Linear:
+        return False
+    weight = layer.weight
     return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and min(weight.shape) >= _SMALLEST_SIDE

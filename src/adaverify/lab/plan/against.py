@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ from typing import Any
 from adaverify.errors import ConfigError
 from adaverify.lab.bench.statistics import Ratio
 from adaverify.lab.bench.summarize import is_usable
+from adaverify.lab.bench.summary import THROUGHPUT
 from adaverify.lab.plan.advice import TIE
 from adaverify.lab.plan.lengths import Lengths
 from adaverify.lab.plan.plan import Plan
@@ -33,13 +34,13 @@ class Measured:
     lengths : Lengths
         Of the requests that were answered.
     passes : dict of (arm, concurrency) to dict of int to float
-        The same rates by pass, as far as they are told.
+        The same rates by pass.
     """
 
     workload: str
     rates: dict[tuple[str, int], float]
     lengths: Lengths
-    passes: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
+    passes: dict[tuple[str, int], dict[int, float]]
 
     @property
     def loads(self) -> list[int]:
@@ -83,7 +84,7 @@ def read_measured(file: Path, num_speculative_tokens: int, workload: str | None 
         for point in points:
             if point["workload"] == name and point["arm"] in ours and point["load"].isdecimal():
                 key = ours[point["arm"]], int(point["load"])
-                rates.setdefault(key, point["steady_output_throughput"]["median"])
+                rates[key] = point[THROUGHPUT]["median"]
         cells = [cell for cell in cells if cell["workload"] == name]
         lengths = _lengths(cells) if rates else Lengths(0, 1)
         passes = _passes(cells, ours)
@@ -219,26 +220,31 @@ def _at(rates: Rates, load: int, keys: list[tuple[str, int]]) -> dict[str, float
 def _arms(arms: list[dict[str, Any]], num_speculative_tokens: int) -> dict[str, str]:
     """The plan's name of each of the bench's arms that it speaks of: the first of several of one name."""
     found: dict[str, str] = {}
-    for arm in reversed(arms):
-        if arm["url"] or arm["command"]:
-            continue
-        config = arm["speculative_config"] or {"num_speculative_tokens": 0, "enable_adaptive_verification": False}
-        depth = config["num_speculative_tokens"]
-        if config["enable_adaptive_verification"]:
-            if depth == num_speculative_tokens:
-                found[AV] = arm["name"]
-        elif depth <= num_speculative_tokens:
-            found[fixed_arm(depth)] = arm["name"]
-    return {name: plan_name for plan_name, name in found.items()}
+    for arm in arms:
+        name = _plan_name(arm, num_speculative_tokens)
+        if name is not None and name not in found.values():
+            found[arm["name"]] = name
+    return found
+
+
+def _plan_name(arm: dict[str, Any], num_speculative_tokens: int) -> str | None:
+    """What the plan calls this arm; None if it does not speak of it."""
+    if arm["url"] or arm["command"]:
+        return None
+    config = arm["speculative_config"] or {"num_speculative_tokens": 0, "enable_adaptive_verification": False}
+    depth = config["num_speculative_tokens"]
+    if config["enable_adaptive_verification"]:
+        return AV if depth == num_speculative_tokens else None
+    return fixed_arm(depth) if depth <= num_speculative_tokens else None
 
 
 def _passes(cells: list[dict[str, Any]], names: dict[str, str]) -> dict[tuple[str, int], dict[int, float]]:
-    """Rates of closed loads by pass; a file without passes has none."""
+    """Rates of closed loads by pass."""
     passes: dict[tuple[str, int], dict[int, float]] = {}
     for cell in cells:
-        if "pass" in cell and is_usable(cell) and cell["arm"] in names and cell["load"].isdecimal():
+        if is_usable(cell) and cell["arm"] in names and cell["load"].isdecimal():
             by_pass = passes.setdefault((names[cell["arm"]], int(cell["load"])), {})
-            by_pass[cell["pass"]] = cell["steady_output_throughput"]
+            by_pass[cell["pass"]] = cell[THROUGHPUT]
     return passes
 
 
